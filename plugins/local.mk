@@ -65,7 +65,7 @@ xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 
 xep_ll_la_SOURCES = $(ll_shared_sources) %D%/ll/ll.c \
 	%D%/ll/ll_flow_send.c %D%/ll/ll_flow_receive.c %D%/ll/ll_forward.c %D%/ll/ll_paths.c \
-	%D%/ll/ll_send.c %D%/ll/ll_steps.c \
+	%D%/ll/ll_send.c %D%/ll/ll_steps.c %D%/ll/ll_masks.c \
 	%D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
 	%D%/ll/ll_flow.h %D%/ll/ll_pieces.h %D%/ll/ll_pieces.c \
 	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c \

@@ -324,7 +324,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
 
 const xep_step_t cuda_dispatch_steps[] = {
     {.name = "earlier operations", .run = cuda_check_earlier},
-    {.name = "casts", .run = enqueue_cast, .with = XEP_STEPS_OF_CASTS},
+    {.name = "casts", .run = enqueue_cast, .kinds = XEP_KIND_CASTS},
     {.name = "launches", .run = enqueue},
     {.name = "counts", .run = wait_counts},
     {.name = "agreement", .run = agree},

@@ -11,6 +11,8 @@
 
 #include <xep/plugin.h>
 
+#include "kit_in_place.h"
+
 static inline uint64_t xep_least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -69,15 +71,6 @@ static inline uint64_t xep_area_at(xep_area_t area, uint64_t slot)
 {
     return area.first + slot * area.stride;
 }
-
-/** Memory of a rank in which others read rows in place (kit_in_place.h), in every rank's heap. */
-typedef struct xep_in_place_layout {
-    uint64_t areas;    /* slots + 1, or 0: rows are always copied */
-    uint64_t bytes;    /* of an area */
-    uint64_t stride;   /* between rows that the user writes: the mode's */
-    uint64_t first;    /* XEP_REGION_ROWS: [areas] of bytes */
-    uint64_t released; /* XEP_REGION_CONTROL: [areas][R] _Atomic uint64_t, written by that rank */
-} xep_in_place_layout_t;
 
 /**
  * The part of a heap's layout that all modes have: a mode's own layout begins with it. K is the topk of the shape, or 1

@@ -23,30 +23,30 @@ static const xep_combine_line_t *line_from(const xep_kit_t *kit, uint32_t slot, 
 
 /* ---- drain ---- */
 
-/*
- * Acquire: what this rank will write next into the input must not pass the loads of those who have read it. A rank that
- * is out may still take part in an operation in flight, but it reads no more, or finds that it was told so.
- */
-int xep_combine_is_read_by(void *mode, uint32_t slot, uint32_t rank)
-{
-    const xep_kit_t *kit = mode;
-    return !xep_kit_is_out(kit, rank) &&
-           atomic_load_explicit(&line_from(kit, slot, rank)->read, memory_order_acquire) < kit->combined[slot];
-}
-
-/* No words are asked for where nothing was ever offered: they may be of a device. */
-static int is_drained(xep_kit_t *kit, uint32_t slot)
-{
-    for (uint32_t r = 0; r < kit->shape->nranks && kit->combined[slot] != 0; r++)
-        if (xep_combine_is_read_by(kit, slot, r)) return 0;
-    return 1;
-}
-
 const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const xep_kit_t *kit = mode;
-    *value_p = xep_kit_is_out(kit, rank) ? 0 : kit->combined[op->slot];
+    *value_p = kit->combined[op->slot];
     return &line_from(kit, op->slot, rank)->read;
+}
+
+/* The word of the step that drains. */
+static xep_word_fn read_word(const xep_kit_t *kit)
+{
+    return kit->steps[XEP_OP_COMBINE]->word;
+}
+
+/*
+ * Acquire: what this rank will write next into the input must not pass the loads of those who have read it. No words
+ * are asked for where nothing was ever offered: they may be of a device.
+ */
+static int is_drained(const xep_kit_t *kit, uint32_t slot)
+{
+    const xep_op_t last = {.slot = slot};
+    uint64_t value;
+    for (uint32_t r = 0; r < kit->shape->nranks && kit->combined[slot] != 0; r++)
+        if (atomic_load_explicit(read_word(kit)(kit, &last, r, &value), memory_order_acquire) < value) return 0;
+    return 1;
 }
 
 xep_status_t xep_combine_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p)
@@ -66,7 +66,7 @@ xep_status_t xep_combine_input(void *mode, uint32_t slot, void **base_p, size_t 
 static void explain_input(const xep_kit_t *kit, uint32_t slot, char *text, size_t bytes)
 {
     xep_op_t last = {.kind = XEP_OP_COMBINE, .slot = slot, .epoch = kit->combined[slot]};
-    xep_words_wait_t wait = {.word = xep_combine_read_word, .what = "readers", .nranks = kit->shape->nranks};
+    xep_words_wait_t wait = {.word = read_word(kit), .what = "readers", .nranks = kit->shape->nranks};
     xep_words_explain(&wait, kit, &last, text, bytes);
 }
 
@@ -196,16 +196,6 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
     xep_status_t status = copy_offers(kit, op, kit->offers);
     if (status == XEP_OK) xep_kit_state(op)->verdict = compare_offers(kit, op, kit->offers);
     return status;
-}
-
-void xep_combine_tell_missing(const xep_kit_t *kit, const xep_op_t *op, const int32_t *experts, uint64_t tokens,
-                              uint32_t topk)
-{
-    const xep_combine_args_t *args = op->combine;
-    for (uint64_t t = 0; t < tokens; t++, experts += topk)
-        for (uint32_t k = 0; k < topk; k++)
-            args->missing[t * args->missing_stride + k] =
-                experts[k] >= 0 && xep_op_is_without(op, kit->owner[experts[k]]);
 }
 
 /* ---- read ---- */

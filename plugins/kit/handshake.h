@@ -25,9 +25,6 @@
         .offset = offsetof(xep_combine_line_t, offer), .bytes = sizeof(xep_offer_t) \
     }
 
-/** xep_mask_ops_t.reads: whether rank still reads a slot's input; one that is out does not. */
-int xep_combine_is_read_by(void *mode, uint32_t slot, uint32_t rank);
-
 /** xep_plugin_t.input, and .explain: of an operation, or of a slot whose input is waited for. */
 xep_status_t xep_combine_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p);
 void xep_combine_explain(void *mode, const xep_op_t *op, char *text, size_t bytes);
@@ -67,32 +64,22 @@ uint32_t xep_combine_offered(const xep_kit_t *kit, const xep_op_t *op, uint32_t 
 /** Step after ready_word: compares the offers; sets the verdict. XEP_ERR_PROTOCOL: one is of another combine. */
 xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op);
 
-/** Fills the caller's "missing": which selections [tokens][topk] of this rank are not in their sums. */
-void xep_combine_tell_missing(const xep_kit_t *kit, const xep_op_t *op, const int32_t *experts, uint64_t tokens,
-                              uint32_t topk);
-
 /** Step: tells all owners that their rows were read. */
 xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op);
 
-/** Steps as entries of a list, so that every mode gives them the same names. */
-#define XEP_COMBINE_STEP_DRAIN                                                                       \
-    {                                                                                                \
-        .name = "readers of the last combine", .does = "wait for readers", .run = xep_combine_drain, \
-        .word = xep_combine_read_word                                                                \
-    }
+/** Entries of lists of steps, so that every mode gives them the same names. Drain is the first of a combine. */
+#define XEP_COMBINE_STEP_DRAIN XEP_COMBINE_STEP_DRAIN_BY(xep_combine_read_word)
+#define XEP_COMBINE_STEP_DRAIN_BY(_word) \
+    .name = "readers of the last combine", .does = "wait for readers", .run = xep_combine_drain, .word = _word
+#define XEP_COMBINE_STEP_READY .run = xep_step_wait, .word = xep_combine_ready_word, .announced = XEP_COMBINE_ANNOUNCED
+#define XEP_COMBINE_STEP_AGREE .name = "agreement", .does = "agree", .run = xep_combine_take_offers
+#define XEP_COMBINE_STEP_TELL_READ \
+    .name = "room to say that rows were read", .does = "tell read", .run = xep_combine_tell_read
 /*
- * Steps of a next piece. The outputs of the piece before may lie in the slot: they are sent, and have left, before rows
- * of the next one are written there.
+ * Of a next piece. The outputs of the piece before may lie in the slot: they are sent, and have left, before rows of
+ * the next one are written there.
  */
 #define XEP_STEP_PUT_OUTPUTS   .name = "outputs to go out", .does = "put outputs", .run = xep_step_put
 #define XEP_STEP_FLUSH_OUTPUTS .name = "outputs to leave", .does = "flush outputs", .run = xep_step_flush
-#define XEP_COMBINE_STEP_AGREE                                               \
-    {                                                                        \
-        .name = "agreement", .does = "agree", .run = xep_combine_take_offers \
-    }
-#define XEP_COMBINE_STEP_TELL_READ                                                                   \
-    {                                                                                                \
-        .name = "room to say that rows were read", .does = "tell read", .run = xep_combine_tell_read \
-    }
 
 #endif

@@ -127,7 +127,7 @@ static xep_status_t set_up(xep_kit_t *kit, const xep_env_t *env)
     xep_region_t regions[XEP_REGIONS];
     kit->env = env;
     kit->shape = env->shape;
-    xep_steps_choose(kit, 0, NULL);
+    xep_steps_choose(kit, NULL, 0, NULL);
     kit->layout = layout_of(kit);
     kit->first_expert = env->shape->first_expert;
     memcpy(regions, env->regions, sizeof regions);
@@ -145,9 +145,7 @@ static void prefault_all(const xep_kit_t *kit)
 {
     for (uint32_t i = 0; i < kit->shape->nranks && xep_kit_mode.prefault != NULL; i++) {
         uint32_t peer = xep_kit_peer(kit, i);
-        if (kit->base[peer] == NULL) continue;
-        xep_kit_mode.prefault(kit, peer);
-        xep_in_place_prefault_own(kit, peer);
+        if (kit->base[peer] != NULL) xep_kit_mode.prefault(kit, peer);
     }
 }
 

@@ -52,7 +52,7 @@ typedef struct xep_kit_mode {
     size_t mode_bytes; /* of its struct, which begins with xep_kit_t */
     size_t layout;     /* where in it its layout is, which begins with xep_heap_layout_t */
     size_t slot_bytes; /* of what it remembers of a dispatch */
-    const xep_step_t *dispatch_steps, *combine_steps; /* of all buffers; a next piece is a dispatch, too */
+    const xep_step_t *dispatch_steps, *combine_steps; /* of plain buffers; a next piece is a dispatch, too */
     xep_kit_heap_fn lay_heap;
     xep_kit_arrays_fn lay_arrays;
     xep_memory_t memory; /* of all regions */
@@ -78,6 +78,7 @@ typedef struct xep_kit {
     char *own;                             /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base;                           /* [R] heap of a rank; NULL: not mapped */
     char **hears_in;                       /* [R] heap in which this rank finds what another one says in a dispatch */
+    const uint32_t *through;               /* [R] whose heap that is (xep_steps_choose()); NULL: always this rank's */
     int all_mapped;
     /* [R] whether that rank pulls outputs of this one in a combine: it is mapped, and not this one. And whether any */
     uint8_t *pulls;
@@ -90,8 +91,8 @@ typedef struct xep_kit {
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
     uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none, or all have read it */
     xep_offer_t *offers; /* [R] as received: scratch */
-    struct xep_in_place *in_place;                         /* kit_in_place.h; NULL: rows are always copied */
-    xep_step_t steps[XEP_STEPS_CASTS + 2][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
+    struct xep_in_place *in_place;                     /* kit_in_place.h; NULL: rows are always copied */
+    xep_step_t steps[XEP_STEPS_LISTS][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
 } xep_kit_t;
 
 /** How far a sequence of puts to one rank after the other has come. */
@@ -101,15 +102,9 @@ typedef struct xep_cursor {
     uint64_t row;      /* of this transfer */
 } xep_cursor_t;
 
-/** Where the rows of a dispatch lie if they are read in place (kit_in_place.h). */
-typedef struct xep_in_place_rows {
-    uint32_t rows_at; /* what others are told (kit_in_place.h); 0: rows are copied to the receivers */
-    uint32_t area;
-    char *fill; /* where this rank puts them first; NULL: the user wrote them there */
-} xep_in_place_rows_t;
-
 typedef struct xep_kit_state {
     uint32_t casts;       /* XEP_STEPS_CASTS: its steps are those of its kind that casts; 0: the others */
+    uint32_t pieces;      /* XEP_STEPS_PIECES, likewise: of a combine of several pieces */
     uint32_t step;        /* in them */
     int told;             /* in this step mapped ranks have been sent theirs */
     int begins;           /* goes no further than to the step that receives: at the begin, and while rows are coming */
@@ -124,6 +119,12 @@ typedef struct xep_kit_state {
 static inline xep_kit_state_t *xep_kit_state(const xep_op_t *op)
 {
     return op->state;
+}
+
+/** The steps of op. */
+static inline const xep_step_t *xep_kit_steps(const xep_kit_t *kit, const xep_op_t *op)
+{
+    return kit->steps[op->kind + xep_kit_state(op)->casts + xep_kit_state(op)->pieces];
 }
 
 /** The slot that rank chose for the dispatch whose handle is in ours. */
@@ -246,12 +247,6 @@ static inline uint64_t xep_kit_end_phase(const xep_kit_t *kit, const xep_op_t *o
     uint64_t now = kit->env->now_ns(kit->env);
     kit->env->span(kit->env, op, name, XEP_NO_RANK, begin_ns, now);
     return now;
-}
-
-/** Whether a rank is out of all that begins (xep_env_t.out). */
-static inline int xep_kit_is_out(const xep_kit_t *kit, uint32_t rank)
-{
-    return kit->env->out != NULL && kit->env->out[rank] != 0;
 }
 
 /** Makes the pages of a mapped rank's heap present, from one offset to another; of elements of an area. */

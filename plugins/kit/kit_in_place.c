@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "kit.h"
+
 static char *begin_of(const xep_kit_t *kit, uint32_t area)
 {
     return xep_kit_own(kit, kit->layout->in_place.first + area * kit->layout->in_place.bytes);
@@ -41,7 +43,7 @@ static uint32_t find_area(const xep_kit_t *kit)
 /* ---- memory ---- */
 
 /* One area more than there are handles, so that one can be written while all slots have rows in place. */
-void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, xep_carve_t region[XEP_REGIONS])
+void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, xep_carve_t *region)
 {
     xep_carve_t *rows = &region[XEP_REGION_ROWS], area = {0};
     at->areas = shape->sends_in_place ? shape->slots + UINT64_C(1) : 0;
@@ -69,22 +71,19 @@ void xep_in_place_lay_arrays(xep_kit_t *kit, xep_carve_t *arena)
     if (arena->base != NULL) kit->in_place = in_place;
 }
 
-void xep_in_place_prefault_own(const xep_kit_t *kit, uint32_t rank)
-{
-    const xep_in_place_layout_t *at = &kit->layout->in_place;
-    if (rank == kit->shape->rank && kit->shape->sends[rank])
-        xep_kit_prefault(kit, rank, at->first, at->first + at->areas * at->bytes);
-}
-
 /*
  * Receivers read all over the memory of others, since the tokens they get have gaps between them. A rank that has one
  * handle at a time uses two areas: the second while the first is still read. With 8 ranks of 512 tokens a rank met
- * 17,000 pages in its first operations, 2 us each.
+ * 17,000 pages in its first operations, 2 us each. Of this rank all are present with slot 0.
  */
 void xep_in_place_prefault_slot(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t tokens)
 {
     const xep_in_place_layout_t *at = &kit->layout->in_place;
-    if (rank == kit->shape->rank || at->areas == 0 || !kit->shape->sends[rank]) return;
+    if (at->areas == 0 || !kit->shape->sends[rank]) return;
+    if (rank == kit->shape->rank) {
+        if (slot == 0) xep_kit_prefault(kit, rank, at->first, at->first + at->areas * at->bytes);
+        return;
+    }
     for (uint64_t area = slot == 0 ? 0 : slot + UINT64_C(1); area <= slot + UINT64_C(1); area++) {
         uint64_t begin = at->first + area * at->bytes;
         xep_kit_prefault(kit, rank, begin, begin + tokens * at->stride);

@@ -19,9 +19,28 @@
 #ifndef XEP_KIT_IN_PLACE_H
 #define XEP_KIT_IN_PLACE_H
 
-#include "kit.h"
+#include <xep/plugin.h>
+
+typedef struct xep_kit xep_kit_t;     /* kit.h */
+typedef struct xep_carve xep_carve_t; /* carve.h */
 
 #define XEP_NO_AREA UINT32_MAX
+
+/** Memory of a rank in which others read rows in place, in every rank's heap. */
+typedef struct xep_in_place_layout {
+    uint64_t areas;    /* slots + 1, or 0: rows are always copied */
+    uint64_t bytes;    /* of an area */
+    uint64_t stride;   /* between rows that the user writes: the mode's */
+    uint64_t first;    /* XEP_REGION_ROWS: [areas] of bytes */
+    uint64_t released; /* XEP_REGION_CONTROL: [areas][R] _Atomic uint64_t, written by that rank */
+} xep_in_place_layout_t;
+
+/** Where the rows of a dispatch lie if they are read in place. */
+typedef struct xep_in_place_rows {
+    uint32_t rows_at; /* what others are told; 0: rows are copied to the receivers */
+    uint32_t area;
+    char *fill; /* where this rank puts them first; NULL: the user wrote them there */
+} xep_in_place_rows_t;
 
 /** What a handle reads of a rank. */
 typedef struct xep_in_place_read {
@@ -38,11 +57,10 @@ typedef struct xep_in_place {
 } xep_in_place_t;
 
 /** Lays all areas, where the shape has any; its arrays among those of the mode. */
-void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, xep_carve_t region[XEP_REGIONS]);
+void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, xep_carve_t *region);
 void xep_in_place_lay_arrays(xep_kit_t *kit, xep_carve_t *arena);
 
 /** Makes pages present: all of this rank; what rows of a slot with so many tokens need of a peer. */
-void xep_in_place_prefault_own(const xep_kit_t *kit, uint32_t rank);
 void xep_in_place_prefault_slot(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t tokens);
 
 /**

@@ -12,7 +12,7 @@
 /* The word that says that all rows of a rank are here, at whatever step op is. */
 static const xep_step_t *last_word_step(const xep_kit_t *kit, const xep_op_t *op)
 {
-    const xep_step_t *step = kit->steps[op->kind + xep_kit_state(op)->casts];
+    const xep_step_t *step = xep_kit_steps(kit, op);
     while (step->announced.bytes == 0) step++;
     return step;
 }
@@ -54,11 +54,35 @@ xep_status_t xep_kit_verdict(void *mode, const xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_kit_state_t *state = xep_kit_state(op);
-    return &kit->steps[op->kind + state->casts][state->step] > last_word_step(kit, op) ? state->verdict
-                                                                                       : XEP_INPROGRESS;
+    return xep_kit_steps(kit, op) + state->step > last_word_step(kit, op) ? state->verdict : XEP_INPROGRESS;
+}
+
+/* One that is out may still take part in an operation in flight, but it reads no more, or finds that it was told so. */
+const _Atomic uint64_t *xep_masks_read_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    const _Atomic uint64_t *word = xep_combine_read_word(mode, op, rank, value_p);
+    if (xep_kit_is_out(mode, rank)) *value_p = 0;
+    return word;
+}
+
+int xep_masks_reads(void *mode, uint32_t slot, uint32_t rank)
+{
+    const xep_op_t last = {.slot = slot};
+    uint64_t value;
+    return atomic_load_explicit(xep_masks_read_word(mode, &last, rank, &value), memory_order_acquire) < value;
+}
+
+void xep_masks_tell_missing(const xep_kit_t *kit, const xep_op_t *op, const int32_t *experts, uint64_t tokens,
+                            uint32_t topk)
+{
+    const xep_combine_args_t *args = op->combine;
+    for (uint64_t t = 0; t < tokens; t++, experts += topk)
+        for (uint32_t k = 0; k < topk; k++)
+            args->missing[t * args->missing_stride + k] =
+                experts[k] >= 0 && xep_op_is_without(op, kit->owner[experts[k]]);
 }
 
 const xep_mask_ops_t xep_kit_masks = {.holds = xep_kit_holds,
                                       .fetch = xep_kit_fetch,
                                       .verdict = xep_kit_verdict,
-                                      .reads = xep_combine_is_read_by};
+                                      .reads = xep_masks_reads};

@@ -9,7 +9,13 @@
 #ifndef XEP_MASKS_H
 #define XEP_MASKS_H
 
-#include <xep/plugin.h>
+#include "kit.h"
+
+/** Whether a rank is out of all that begins (xep_env_t.out). */
+static inline int xep_kit_is_out(const xep_kit_t *kit, uint32_t rank)
+{
+    return kit->env->out != NULL && kit->env->out[rank] != 0;
+}
 
 /**
  * For xep_plugin_t.masks: works by the word of the step that says what it announces; there is no other word. The
@@ -18,6 +24,14 @@
 xep_holds_t xep_kit_holds(void *mode, const xep_op_t *op, uint32_t rank);
 xep_status_t xep_kit_fetch(void *mode, xep_op_t *op, uint32_t rank);
 xep_status_t xep_kit_verdict(void *mode, const xep_op_t *op);
+
+/** The word that drain waits for, of ranks that read; and xep_mask_ops_t.reads: one that is out does not. */
+const _Atomic uint64_t *xep_masks_read_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+int xep_masks_reads(void *mode, uint32_t slot, uint32_t rank);
+
+/** Fills the caller's "missing": which selections [tokens][topk] of this rank are not in their sums. */
+void xep_masks_tell_missing(const xep_kit_t *kit, const xep_op_t *op, const int32_t *experts, uint64_t tokens,
+                            uint32_t topk);
 
 /** Where all operations decide so, and their rows arrive before the word. */
 __attribute__((visibility("hidden"))) extern const xep_mask_ops_t xep_kit_masks;

@@ -10,35 +10,65 @@
 
 #include "kit.h"
 
-static void choose(const xep_step_t *list, unsigned features, const uint32_t *through, xep_step_t *steps)
+/* The next step for this place of a list, from one on; NULL: there is none. */
+static const xep_step_t *find(const xep_step_t *step, unsigned place, unsigned kind)
 {
-    uint32_t count = 0, waits = 0;
-    for (; list != NULL && list->run != NULL; list++) {
-        if ((features & list->with) != list->with || (features & list->without) != 0) continue;
-        steps[count] = *list;
-        steps[count].through = list->hears_through ? through : NULL;
-        steps[count++].opens = list->word != NULL && waits++ == 0;
-    }
-    assert(count < XEP_STEPS_MOST);
-    steps[count] = (xep_step_t){0};
+    for (; step != NULL && step->run != NULL; step++)
+        if (step->at == place && (step->kinds == 0 || (step->kinds & kind) != 0)) return step;
+    return NULL;
 }
 
-void xep_steps_choose(void *mode, unsigned features, const uint32_t *through)
+/* What a step leaves out is as in the plain one. */
+static xep_step_t complete(const xep_step_t *step, const xep_step_t *plain)
 {
+    if (step->name != NULL || plain == NULL) return *step;
+    xep_step_t whole = *plain;
+    whole.run = step->run;
+    whole.hears_through = step->hears_through;
+    if (step->does != NULL) whole.does = step->does;
+    if (step->store != NULL) whole.store = step->store;
+    if (step->transfers != NULL) whole.transfers = step->transfers;
+    return whole;
+}
+
+static void compose(const xep_step_t *plain, const xep_step_t *const *features, uint32_t count, unsigned kind,
+                    xep_step_t *steps)
+{
+    const int combines = plain == xep_kit_mode.combine_steps;
+    uint32_t n = 0, waits = 0;
+    for (unsigned place = 0; place < XEP_PLACES; place++) {
+        if (place != 0 && (place >= XEP_AT_DRAIN) != combines) continue;
+        const xep_step_t *step = plain;
+        for (uint32_t i = 0; i < count; i++)
+            if (find(features[i], place, kind) != NULL) step = features[i];
+        for (; (step = find(step, place, kind)) != NULL; step++) {
+            steps[n] = complete(step, find(plain, place, kind));
+            steps[n].opens = steps[n].word != NULL && waits++ == 0;
+            n++;
+            assert(n < XEP_STEPS_MOST);
+        }
+    }
+    steps[n] = (xep_step_t){0};
+}
+
+void xep_steps_choose(void *mode, const xep_step_t *const *features, uint32_t count, const uint32_t *through)
+{
+    const xep_step_t *dispatch = xep_kit_mode.dispatch_steps, *combine = xep_kit_mode.combine_steps;
     xep_kit_t *kit = mode;
-    const unsigned next = features | XEP_STEPS_OF_NEXT, casts = features | XEP_STEPS_OF_CASTS;
+    compose(dispatch, features, count, XEP_KIND_PLAIN, kit->steps[XEP_OP_DISPATCH]);
+    compose(dispatch, features, count, XEP_KIND_NEXT, kit->steps[XEP_OP_NEXT]);
+    compose(dispatch, features, count, XEP_KIND_CASTS, kit->steps[XEP_STEPS_CASTS]);
+    compose(combine, features, count, XEP_KIND_PLAIN, kit->steps[XEP_OP_COMBINE]);
+    compose(combine, features, count, XEP_KIND_CASTS, kit->steps[XEP_STEPS_CASTS + XEP_OP_COMBINE]);
+    compose(combine, features, count, XEP_KIND_PIECES, kit->steps[XEP_STEPS_PIECES + XEP_OP_COMBINE]);
+    kit->through = through;
     for (uint32_t r = 0; through != NULL && r < kit->shape->nranks; r++)
         if (through[r] != XEP_NO_RANK) kit->hears_in[r] = kit->base[through[r]];
-    choose(xep_kit_mode.dispatch_steps, features, through, kit->steps[XEP_OP_DISPATCH]);
-    choose(xep_kit_mode.combine_steps, features, through, kit->steps[XEP_OP_COMBINE]);
-    choose(xep_kit_mode.dispatch_steps, next, through, kit->steps[XEP_OP_NEXT]);
-    choose(xep_kit_mode.dispatch_steps, casts, through, kit->steps[XEP_STEPS_CASTS]);
-    choose(xep_kit_mode.combine_steps, casts, through, kit->steps[XEP_STEPS_CASTS + XEP_OP_COMBINE]);
 }
 
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
 {
-    return &kit->steps[op->kind + xep_kit_state(op)->casts][xep_kit_state(op)->step];
+    return xep_kit_steps(kit, op) + xep_kit_state(op)->step;
 }
 
 /* A wire that is dead may say so once only, and to a call whose caller cannot be told: so it is written down. */
@@ -111,8 +141,8 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
                              .what = step->run != NULL ? step->name : "nothing",
                              .nranks = kit->shape->nranks,
                              .rank = kit->shape->rank,
-                             .through = step->through,
-                             .rows_bits = step->rows_bits};
+                             .through = step->hears_through ? kit->through : NULL,
+                             .counts_rows = step->counts_rows};
     xep_words_explain(&wait, mode, op, text, bytes);
 }
 
@@ -136,8 +166,8 @@ xep_status_t xep_step_put(void *mode, xep_op_t *op)
 static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op, const xep_step_t *step)
 {
     if (!step->opens) return XEP_OPENS_NOT;
-    for (uint32_t i = 0; step->through != NULL && i < op->late.count; i++)
-        if (xep_words_are_through(step->through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
+    for (uint32_t i = 0; step->hears_through && kit->through != NULL && i < op->late.count; i++)
+        if (xep_words_are_through(kit->through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
     return XEP_OPENS_DIRECTLY;
 }
 
@@ -166,8 +196,8 @@ xep_status_t xep_step_wait_through(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_step_t *step = step_of(kit, op);
-    if (step->through == NULL) return xep_step_wait(mode, op);
-    return xep_words_arrived_through(kit->env, step->word, step->through, mode, op) ? XEP_OK : go_on_waiting(mode, op);
+    if (kit->through == NULL) return xep_step_wait(mode, op);
+    return xep_words_arrived_through(kit->env, step->word, kit->through, mode, op) ? XEP_OK : go_on_waiting(mode, op);
 }
 
 xep_status_t xep_step_flush(void *mode, xep_op_t *op)

@@ -31,28 +31,70 @@ typedef struct xep_step {
     xep_transfer_fn transfers; /* and as transfers to all others */
     xep_announced_t announced; /* only on the step whose word is a rank's last one (masks.h) */
     uint8_t hears_through;     /* its words may lie with others, as xep_step_wait_through() has it */
-    uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
+    uint8_t counts_rows;       /* its words do, as xep_rows_word(); else they are epochs */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
-    uint16_t with, without;    /* what a buffer has that takes the step, and what it has not: a bit for each feature */
-    /* of a step that was chosen: */
-    uint8_t opens;           /* no step before it waits for words */
-    const uint32_t *through; /* [R] who is heard through whom, as xep_words_arrived_through() has it; NULL: nobody */
+    uint8_t kinds;             /* of operations that take it, in a list of several: XEP_KIND_*; 0: all */
+    uint8_t at;                /* its place, XEP_AT_*; 0 in a mode that has no features */
+    uint8_t opens;             /* of a step that was chosen: no step before it waits for words */
 } xep_step_t;
 
+/**
+ * Places of steps, in the order in which they are taken, for modes with features: of dispatches, then of combines. A
+ * feature has steps where others have none, or in place of those that others have there.
+ */
 enum {
-    XEP_STEPS_MOST = 20,         /* of an operation, and one behind them */
-    XEP_STEPS_OF_NEXT = 1 << 15, /* the feature of next pieces, which share a list with dispatches */
-    /* of operations that cast, in a mode that takes other steps then; their lists lie behind those of each kind */
-    XEP_STEPS_OF_CASTS = 1 << 14,
-    XEP_STEPS_CASTS = XEP_OP_NEXT + 1
+    XEP_AT_OUTPUTS = 1, /* a next piece is a dispatch behind the outputs of the piece before */
+    XEP_AT_MEMORY,
+    XEP_AT_CAST,
+    XEP_AT_BEGIN,
+    XEP_AT_ORDER,
+    XEP_AT_LISTS,
+    XEP_AT_TELL,
+    XEP_AT_HEAR,
+    XEP_AT_AGREE,
+    XEP_AT_CHECK,
+    XEP_AT_ROOM,
+    XEP_AT_PLACES,
+    XEP_AT_STAY,
+    XEP_AT_MOVE,
+    XEP_AT_ROWS,
+    XEP_AT_COMPARE,
+    XEP_AT_SHOW,
+    XEP_AT_POINT,
+    XEP_AT_FLUSH,
+    XEP_AT_END,
+    XEP_AT_BEHIND,
+    XEP_AT_DRAIN,
+    XEP_AT_INPUT,
+    XEP_AT_BEGINS,
+    XEP_AT_OFFER,
+    XEP_AT_READY,
+    XEP_AT_FOUND,
+    XEP_AT_SUM,
+    XEP_AT_LEAVE,
+    XEP_AT_READ,
+    XEP_PLACES
+};
+
+/** Operations that share a list: as they are; next pieces, with dispatches; those that cast; combines of pieces. */
+enum { XEP_KIND_PLAIN = 1, XEP_KIND_NEXT = 2, XEP_KIND_CASTS = 4, XEP_KIND_PIECES = 8 };
+
+enum {
+    XEP_STEPS_MOST = 20, /* of an operation, and one behind them */
+    /* the steps that were chosen for those that cast, and of pieces, lie behind those of each kind of operation */
+    XEP_STEPS_CASTS = XEP_OP_NEXT + 1,
+    XEP_STEPS_PIECES = XEP_STEPS_CASTS + 1,
+    XEP_STEPS_LISTS = XEP_STEPS_PIECES + 2
 };
 
 /**
- * Chooses those steps of the mode's lists that a buffer with these features takes. through: [R] the rank in whose heap
- * this one finds what another one says (forwarders.h); NULL: always in its own. xep_kit_open() has with none.
+ * Composes the steps of a buffer: at each place those of the last feature that has any there, else those of the mode. A
+ * step of a feature that has no name is the mode's at this place with another run, store or transfers. features: a list
+ * each, NULL where the buffer has not that one. through: [R] the rank in whose heap this one finds what another one
+ * says, as xep_words_arrived_through() has it; NULL: always in its own. xep_kit_open() has with none.
  */
-void xep_steps_choose(void *mode, unsigned features, const uint32_t *through);
+void xep_steps_choose(void *mode, const xep_step_t *const *features, uint32_t count, const uint32_t *through);
 
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op);

@@ -94,13 +94,12 @@ int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint
 /* Writes "at 5 of 7" or, for words that count rows, "at row 12 of 40"; a word of an older epoch has no rows. */
 static int tell_word(const xep_words_wait_t *wait, uint64_t seen, uint64_t value, char *text, size_t bytes)
 {
-    uint64_t mask = (UINT64_C(1) << wait->rows_bits) - 1;
-    if ((value & mask) == 0)
-        return snprintf(text, bytes, " at %llu of %llu", (unsigned long long)seen >> wait->rows_bits,
-                        (unsigned long long)value >> wait->rows_bits);
-    return snprintf(text, bytes, " at row %llu of %llu",
-                    (unsigned long long)(seen >> wait->rows_bits == value >> wait->rows_bits ? seen & mask : 0),
-                    (unsigned long long)(value & mask));
+    const uint64_t epoch = wait->counts_rows ? xep_rows_epoch(value) : value, rows = xep_rows_of(value, epoch);
+    if (wait->counts_rows && rows != 0)
+        return snprintf(text, bytes, " at row %llu of %llu", (unsigned long long)xep_rows_of(seen, epoch),
+                        (unsigned long long)rows);
+    return snprintf(text, bytes, " at %llu of %llu",
+                    (unsigned long long)(wait->counts_rows ? xep_rows_epoch(seen) : seen), (unsigned long long)epoch);
 }
 
 static int tell_through(const xep_words_wait_t *wait, uint32_t rank, char *text, size_t bytes)

@@ -63,7 +63,7 @@ typedef struct xep_words_wait {
     const char *what; /* is waited for */
     uint32_t nranks, rank;
     const uint32_t *through; /* NULL: all are heard directly */
-    uint8_t rows_bits;       /* of the words; 0: they are epochs */
+    uint8_t counts_rows;     /* the words do, as xep_rows_word(); else they are epochs */
 } xep_words_wait_t;
 
 /** "epoch 7 waits for rows: rank 1 at 5 of 7, rank 3 at 5 of 7 (through rank 1)", cut to bytes. */

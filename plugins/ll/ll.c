@@ -46,12 +46,12 @@ static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->expert_count = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_count);
     slot->expert_rows = xep_carve_array(carve, shape->local_experts, sizeof *slot->expert_rows);
     uint64_t rows = mode->layout.common.recv_rows;
-    slot->pieces = 1;
     if (!mode->kit.all_mapped || shape->in_pieces) slot->origin = xep_carve_array(carve, rows, sizeof *slot->origin);
     if (shape->sends_in_place) slot->row = xep_carve_array(carve, rows, sizeof *slot->row);
-    slot->piece_of = xep_carve_array(carve, shape->in_pieces ? selections : 0, sizeof *slot->piece_of);
     slot->all_count = slot->expert_count;
-    if (shape->in_pieces) slot->all_count = xep_carve_array(carve, shape->local_experts, sizeof *slot->all_count);
+    if (shape->in_pieces || mode->kit.env->out != NULL)
+        slot->some = xep_carve_array(carve, selections, sizeof *slot->some);
+    if (shape->in_pieces) ll_lay_pieces(mode, carve, slot);
     if (!mode->kit.all_mapped) lay_flows(mode, carve, slot);
     lay_list(mode, carve, &slot->list);
 }
@@ -157,7 +157,9 @@ const xep_kit_mode_t xep_kit_mode = {
 static xep_status_t ll_combine(void *mode, xep_op_t *op)
 {
     xep_status_t status = XEP_OK;
-    if ((op->combine->flags | op->combine->quant) != 0) status = ll_choose_coded(mode, op);
+    ll_state(op)->experts = ll_slot(mode, op->slot)->experts;
+    if (ll_slot(mode, op->slot)->combines != 0) status = ll_choose_pieces(mode, op);
+    else if ((op->combine->flags | op->combine->quant) != 0) status = ll_choose_coded(mode, op);
     return status == XEP_OK ? xep_combine_begin(mode, op, XEP_AGREE_ANY) : status;
 }
 
@@ -167,7 +169,6 @@ static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
     xep_status_t status = xep_kit_open(env, mode_p);
     if (status != XEP_OK) return status;
     ll_t *mode = *mode_p;
-    mode->goes = env->shape->in_pieces ? ll_goes_in_piece : ll_goes_anywhere;
     ll_choose_steps(mode);
     reserve_coded(mode);
     return XEP_OK;

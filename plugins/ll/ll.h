@@ -146,6 +146,7 @@ typedef struct ll_slot {
     int weights_given;
     int weights_sent;
     int32_t *experts;                                    /* [T][K] or -1 */
+    int32_t *some;                                       /* likewise; where an operation may be about some of them */
     float *weights;                                      /* [T][K] given to dispatch; 1 where none were */
     ll_notice_t *from;                                   /* [R] as received, checked */
     ll_list_t list;                                      /* until all rows are here, and for ll_coded.h */
@@ -161,11 +162,9 @@ typedef struct ll_slot {
     ll_recv_ring_t *recv_rings; /* [R] of sources */
     const void **row;           /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
     int pointed;                /* row is that of a dispatch, not cleared yet */
-    uint64_t pieces, piece;     /* of the dispatch; which is shown. 1 and 0 where all is in one */
-    /* in pieces: */
-    uint64_t *piece_of;  /* [T][K] in which piece of its owner each selection is; where there are several */
-    uint64_t *all_count; /* [L] rows of each expert in all pieces */
-    uint64_t all_rows;   /* in all pieces, aligned */
+    uint64_t *all_count;        /* [L] rows of each expert, of all that the dispatch has */
+    uint32_t combines;          /* by these steps: 0, or XEP_STEPS_PIECES */
+    struct ll_pieces *pieces;   /* ll_pieces.h; NULL: all is in one */
 } ll_slot_t;
 
 /**
@@ -193,7 +192,6 @@ typedef struct ll {
     uint32_t *row_begin;   /* [T + 1] in both */
     char *decoded;         /* [threads][K + 2] rows of combine_stride; two of them have room for one of fp32 */
     const void **terms;    /* [threads][K] */
-    int (*goes)(const void *mode, const xep_op_t *op, uint64_t token); /* whether it goes anywhere */
 } ll_t;
 
 static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
@@ -204,12 +202,12 @@ static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
 /** Private state of an operation. */
 typedef struct ll_state {
     xep_kit_state_t kit;             /* first */
+    const int32_t *experts;          /* [T][K] those of the slot that it is about; -1: none */
     ll_packet_t packet;              /* dispatch: of this rank */
     char *items;                     /* its items: in the ring, or where peers read them in place */
     int is_there;                    /* the user wrote the rows where these are */
     ll_notice_t notice;              /* dispatch: source of puts, unchanged until flushed */
     uint64_t packed;                 /* dispatch: tokens, from the first on, whose items are in the packet */
-    uint64_t piece;                  /* that the dispatch, or next, brings */
     xep_codec_t codec;               /* combine (ll_coded.h): of rows to ranks that are not mapped; or none */
     uint64_t coded_begin, coded_end; /* picks that are coded */
 } ll_state_t;
@@ -226,13 +224,6 @@ static inline ll_state_t *ll_state(const xep_op_t *op)
 static inline uint64_t ll_align_rows(uint64_t rows, uint64_t alignment)
 {
     return alignment == 1 ? rows : (rows + alignment - 1) / alignment * alignment;
-}
-
-/** Whether op sends a row for this selection of this rank: a dispatch does for all, a next piece for what is in it. */
-static inline int ll_brings(const ll_t *mode, const xep_op_t *op, uint64_t selection)
-{
-    uint64_t piece = ll_state(op)->piece;
-    return piece == 0 || ll_slot(mode, op->slot)->piece_of[selection] == piece;
 }
 
 /* ---- ll_heap.c: where things are ---- */
@@ -288,12 +279,11 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows);
 
 /* ---- ll_send.c: dispatch 1 and 2 ---- */
 
-/** xep_plugin_t.dispatch and .next */
+/** xep_plugin_t.dispatch */
 xep_status_t ll_dispatch(void *mode, xep_op_t *op);
-xep_status_t ll_next(void *mode, xep_op_t *op);
 
-/** Whether a token of this rank goes anywhere, in any piece. */
-int ll_goes_anywhere(const void *mode, const xep_op_t *op, uint64_t token);
+/** Begins the steps of a dispatch, or of a next piece, whose notice is filled. */
+xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op, const int32_t *experts);
 
 /** Of step 1: packs rows that are there and were not at the last call; step 2, to a mapped rank. */
 void ll_fill_items(ll_t *mode, xep_op_t *op);
@@ -304,10 +294,11 @@ xep_status_t ll_send_mapped(void *mode, xep_op_t *op);
 
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
-/** Steps: notices are checked, and packets found; the verdict and the places; likewise, where ranks may be left out. */
+/** Steps: notices are checked, and packets found; the verdict, and then the places. */
 xep_status_t ll_take_notices(void *mode, xep_op_t *op);
 xep_status_t ll_receive(void *mode, xep_op_t *op);
-xep_status_t ll_receive_masked(void *mode, xep_op_t *op);
+xep_status_t ll_conclude(ll_t *mode, xep_op_t *op);
+xep_status_t ll_list_and_place(ll_t *mode, xep_op_t *op, xep_status_t verdict);
 
 /** Step, the last but where rows are read in place. */
 xep_status_t ll_count_stats(void *mode, xep_op_t *op);
@@ -346,12 +337,12 @@ void ll_unpack_here(ll_t *mode, const xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */
 
-/** Step, of a next piece: the outputs of the one before into "returned" of mapped readers. */
-xep_status_t ll_return_outputs(void *mode, xep_op_t *op);
+/** Copies all outputs into "returned" of mapped readers. */
+void ll_return_outputs(ll_t *mode, const xep_op_t *op);
 
 /** Steps: 2, where all readers pull; where some do not. What goes to these, with the offer. */
 xep_status_t ll_copy_outputs(void *mode, xep_op_t *op);
-xep_status_t ll_copy_or_return(void *mode, xep_op_t *op);
+xep_status_t ll_copy_all(void *mode, xep_op_t *op);
 int ll_returned_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number,
                          xep_transfer_t *transfer);
 int ll_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number,
@@ -359,9 +350,13 @@ int ll_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t reader, u
 
 /* ---- ll_sum.c: combine 5 ---- */
 
-/** Steps: where all rows are pulled; where some may be in "returned". */
+/** Steps: where all rows are pulled; where some may be in "returned". Sums the rows of the mode's sources. */
 xep_status_t ll_sum_pulled(void *mode, xep_op_t *op);
 xep_status_t ll_sum(void *mode, xep_op_t *op);
+xep_status_t ll_sum_rows(ll_t *mode, xep_op_t *op);
+
+/** The own "returned", as a source. */
+ll_source_t ll_find_returned(const ll_t *mode, const xep_op_t *op);
 
 /** Lists the rows of a token, biases first, from n on. Returns the end, or UINT32_MAX: a row that is nowhere. */
 typedef uint32_t (*ll_list_token_fn)(ll_t *mode, const xep_op_t *op, const ll_source_t *sources, uint64_t token,
@@ -380,10 +375,9 @@ void ll_find_outputs(ll_t *mode, const xep_op_t *op);
 /** The next of the rows that a source, or this rank itself, has of an expert for this rank; NULL: there is none. */
 const char *ll_next_output(ll_t *mode, const xep_op_t *op, const ll_source_t *source, uint32_t expert);
 
-/* ---- ll_steps.c ---- */
+/* ---- ll_steps.c: steps of plain buffers, and those of this one; where ranks may be left out ---- */
 
-/** The steps of all buffers, and the choice of those that operations of this one take. */
-extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[];
+extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[], ll_without_steps[];
 void ll_choose_steps(ll_t *mode);
 
 #endif

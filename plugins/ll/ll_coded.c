@@ -133,8 +133,8 @@ static int cut_coded(const void *opaque, const xep_op_t *op, uint32_t reader, ui
 }
 
 /* All rows, then the offer. */
-int ll_coded_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
-                      xep_transfer_t *transfer)
+static int coded_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
+                          xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     (void)reader;
@@ -145,14 +145,14 @@ int ll_coded_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, u
 
 /* ---- as a reader ---- */
 
-/* The least owner of a token's experts from this one on that is with op; XEP_NO_RANK: there is none. */
-static uint32_t next_owner(const ll_t *mode, const xep_op_t *op, const int32_t *experts, uint32_t topk, uint32_t from)
+/* The least owner of a token's experts from this one on; XEP_NO_RANK: there is none. */
+static uint32_t next_owner(const ll_t *mode, const int32_t *experts, uint32_t topk, uint32_t from)
 {
     uint32_t least = XEP_NO_RANK;
     for (uint32_t k = 0; k < topk; k++) {
         if (experts[k] < 0) continue;
         const uint32_t owner = mode->kit.owner[experts[k]];
-        if (owner >= from && owner < least && !xep_op_is_without(op, owner)) least = owner;
+        if (owner >= from && owner < least) least = owner;
     }
     return least;
 }
@@ -168,7 +168,7 @@ static uint32_t list_owner(ll_t *mode, const xep_op_t *op, const ll_source_t *so
                            uint32_t n)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const int32_t *experts = slot->experts + token * slot->topk;
+    const int32_t *experts = ll_state(op)->experts + token * slot->topk;
     for (uint32_t k = 0; k < slot->topk; k++) {
         if (!is_of(mode, experts[k], owner)) continue;
         if (source->begins == NULL) {
@@ -185,10 +185,10 @@ static uint32_t list_owner(ll_t *mode, const xep_op_t *op, const ll_source_t *so
 static uint32_t list_sums(ll_t *mode, const xep_op_t *op, const ll_source_t *sources, uint64_t token, uint32_t n)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const int32_t *experts = slot->experts + token * slot->topk;
+    const int32_t *experts = ll_state(op)->experts + token * slot->topk;
     n = ll_list_biases(mode, op, token, n);
-    for (uint32_t owner = next_owner(mode, op, experts, slot->topk, 0); owner != XEP_NO_RANK && n != UINT32_MAX;
-         owner = next_owner(mode, op, experts, slot->topk, owner + 1))
+    for (uint32_t owner = next_owner(mode, experts, slot->topk, 0); owner != XEP_NO_RANK && n != UINT32_MAX;
+         owner = next_owner(mode, experts, slot->topk, owner + 1))
         n = list_owner(mode, op, &sources[owner], token, owner, n);
     return n;
 }
@@ -224,13 +224,13 @@ static uint32_t sum_owners(const coding_t *coding, uint64_t token, uint32_t thre
     ll_t *mode = coding->mode;
     const xep_op_t *op = coding->op;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const int32_t *experts = slot->experts + token * slot->topk;
+    const int32_t *experts = ll_state(op)->experts + token * slot->topk;
     const void **rows = mode->rows + mode->row_begin[token];
     const uint32_t biases = (op->combine->bias[0] != NULL) + (op->combine->bias[1] != NULL);
     char *to = thread_rows(mode, thread);
     uint32_t terms = biases, from = biases;
-    for (uint32_t owner = next_owner(mode, op, experts, slot->topk, 0); owner != XEP_NO_RANK;
-         owner = next_owner(mode, op, experts, slot->topk, owner + 1)) {
+    for (uint32_t owner = next_owner(mode, experts, slot->topk, 0); owner != XEP_NO_RANK;
+         owner = next_owner(mode, experts, slot->topk, owner + 1)) {
         uint32_t n = 0;
         for (uint32_t k = 0; k < slot->topk; k++) n += (uint32_t)is_of(mode, experts[k], owner);
         if (mode->sources[owner].begins == NULL) {
@@ -264,7 +264,7 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-xep_status_t ll_sum_coded(void *opaque, xep_op_t *op)
+static xep_status_t sum_coded(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const xep_combine_args_t *args = op->combine;
@@ -279,12 +279,18 @@ xep_status_t ll_sum_coded(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
+const xep_step_t ll_coded_steps[] = {
+    {.at = XEP_AT_SUM, .does = "decode and sum", .run = sum_coded, .kinds = XEP_KIND_CASTS},
+    {0},
+};
+const xep_step_t ll_coded_wired_steps[] = {
+    {.at = XEP_AT_OFFER, .run = xep_step_send, .transfers = coded_transfer, .kinds = XEP_KIND_CASTS},
+    {0},
+};
+
 /* ---- begin ---- */
 
-/*
- * Memory for coded rows may have been short at open; then only what needs it is refused. Rows of several pieces have
- * gone as they are, but for those of the last one.
- */
+/* Memory for coded rows may have been short at open; then only what needs it is refused. */
 xep_status_t ll_choose_coded(ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
@@ -292,7 +298,7 @@ xep_status_t ll_choose_coded(ll_t *mode, xep_op_t *op)
     const int sums = ll_sums_at_owner(op);
     xep_status_t status = sums ? ll_check_sums(mode, op) : XEP_OK;
     if (status != XEP_OK) return status;
-    if (!sums && (mode->kit.all_mapped || ll_slot(mode, op->slot)->pieces > 1)) return XEP_OK;
+    if (!sums && mode->kit.all_mapped) return XEP_OK;
     if (!mode->kit.all_mapped && ll_slot(mode, op->slot)->coded == NULL)
         return env->fail(env, op, XEP_ERR_NO_MEMORY, "there was no memory for encoded rows when the buffer was made");
     if (is_encoded(op))

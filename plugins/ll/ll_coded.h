@@ -19,11 +19,8 @@
 
 #include "ll.h"
 
-/** All rows once they are there, each made of what it brings as it is sent, then the offer. */
-int ll_coded_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number, xep_transfer_t *transfer);
-
-/** Step 5. */
-xep_status_t ll_sum_coded(void *mode, xep_op_t *op);
+/** Step 5; and, where some ranks are not mapped, the transfers. */
+extern const xep_step_t ll_coded_steps[], ll_coded_wired_steps[];
 
 /** Of a combine with flags or quant: refuses what it must, and chooses these steps if they are needed. */
 xep_status_t ll_choose_coded(ll_t *mode, xep_op_t *op);

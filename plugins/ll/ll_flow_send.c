@@ -19,9 +19,9 @@ static void list_tokens(const ll_t *mode, const xep_op_t *op, uint32_t *bound)
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     for (uint32_t f = 0; f < mode->nodes.nodes; f++) slot->flows[f].rows = slot->flows[f].seen = 0;
     for (uint64_t t = 0; t < slot->tokens; t++) {
-        const int32_t *experts = slot->experts + t * slot->topk;
+        const int32_t *experts = ll_state(op)->experts + t * slot->topk;
         for (uint32_t k = 0; k < slot->topk; k++) {
-            if (experts[k] < 0 || !ll_brings(mode, op, t * slot->topk + k)) continue;
+            if (experts[k] < 0) continue;
             uint32_t owner = mode->kit.owner[experts[k]];
             ll_flow_t *flow = flow_to(mode, op, owner);
             if (mode->kit.base[owner] != NULL || flow->seen == t + 1) continue;

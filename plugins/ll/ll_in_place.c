@@ -28,11 +28,12 @@ static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_packet_t
     if (notice->quant == XEP_QUANT_NONE) packet->stride = mode->layout.common.in_place.stride;
 }
 
-xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
+static xep_status_t take_memory(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
     const xep_in_place_rows_t *rows = &state->kit.in_place;
+    state->notice.in_place = (op->dispatch->flags & XEP_DISPATCH_IN_PLACE) != 0;
     if (rows->rows_at == 0) return XEP_OK;
     state->is_there = rows->fill == NULL;
     state->items = xep_in_place_rows(&mode->kit, mode->kit.shape->rank, rows->rows_at);
@@ -52,7 +53,7 @@ static void find_source(const ll_t *mode, const ll_notice_t *notice, uint32_t so
 }
 
 /* Completes the packets. */
-xep_status_t ll_in_place_find(void *opaque, xep_op_t *op)
+static xep_status_t find_places(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -89,9 +90,16 @@ static void point_rows(const ll_t *mode, const xep_op_t *op)
 }
 
 /* If nothing was moved the user gets its rows back, after the flush, as the wire may read them until then. */
-xep_status_t ll_in_place_end(void *opaque, xep_op_t *op)
+static xep_status_t end(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     if (xep_kit_state(op)->verdict == XEP_OK && (op->dispatch->flags & XEP_DISPATCH_IN_PLACE)) point_rows(mode, op);
     return xep_in_place_return(mode, op);
 }
+
+const xep_step_t ll_in_place_steps[] = {
+    {.at = XEP_AT_MEMORY, .name = "memory", .does = "take memory", .run = take_memory},
+    {.at = XEP_AT_CHECK, .name = "agreement", .does = "find rows in place", .run = find_places},
+    {.at = XEP_AT_BEHIND, .name = "rows in place", .does = "point to rows", .run = end, .kinds = XEP_KIND_PLAIN},
+    {0},
+};

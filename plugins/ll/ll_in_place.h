@@ -18,8 +18,6 @@ xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op);
  * Steps: the dispatch begins, and its notice and its packet say where rows are; finds the rows of others, behind their
  * notices; at the end shows where rows are.
  */
-xep_status_t ll_in_place_take(void *mode, xep_op_t *op);
-xep_status_t ll_in_place_find(void *mode, xep_op_t *op);
-xep_status_t ll_in_place_end(void *mode, xep_op_t *op);
+extern const xep_step_t ll_in_place_steps[];
 
 #endif

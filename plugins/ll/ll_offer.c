@@ -108,26 +108,17 @@ xep_status_t ll_copy_outputs(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/*
- * This rank is among the mapped readers. Rows are summed when all pieces have come, so they are not needed in a cache
- * now.
- */
-xep_status_t ll_return_outputs(void *mode, xep_op_t *op)
+/* This rank is among the mapped readers. */
+void ll_return_outputs(ll_t *mode, const xep_op_t *op)
 {
-    if (op->combine != NULL) fill_pairs(mode, op, NULL);
-    return XEP_OK;
+    fill_pairs(mode, op, NULL);
 }
 
-/*
- * Rows that are pulled are copied all at once. With several pieces readers have all rows in their own "returned": they
- * pull none, and need no table.
- */
-xep_status_t ll_copy_or_return(void *opaque, xep_op_t *op)
+/* Rows that are pulled are copied all at once. */
+xep_status_t ll_copy_all(void *opaque, xep_op_t *op)
 {
     const ll_t *mode = opaque;
-    const int several = ll_slot(mode, op->slot)->pieces > 1;
-    if (op->coming != 0 && (several || mode->kit.is_pulled)) return XEP_INPROGRESS;
-    return several ? ll_return_outputs(opaque, op) : ll_copy_outputs(opaque, op);
+    return op->coming != 0 && mode->kit.is_pulled ? XEP_INPROGRESS : ll_copy_outputs(opaque, op);
 }
 
 /* ---- readers that are not mapped ---- */

@@ -7,6 +7,21 @@
 
 #include "ll_flow.h"
 
+void ll_lay_pieces(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    ll_pieces_t measured, *laid = xep_carve_array(carve, 1, sizeof *laid), *pieces = laid != NULL ? laid : &measured;
+    slot->pieces = laid;
+    pieces->of = xep_carve_array(carve, shape->tokens * shape->topk, sizeof *pieces->of);
+    slot->all_count = xep_carve_array(carve, shape->local_experts, sizeof *slot->all_count);
+}
+
+/* Which piece op brings. */
+static uint64_t number_of(const ll_t *mode, const xep_op_t *op)
+{
+    return op->kind == XEP_OP_NEXT ? ll_slot(mode, op->slot)->pieces->shown + 1 : 0;
+}
+
 /* ---- the cut ---- */
 
 /* Rows of a piece of a rank whose first rows of experts are so aligned; 0: there is no room for any. */
@@ -38,7 +53,7 @@ static void find_own(const ll_t *mode, const xep_op_t *op, const ll_notice_t *fr
     for (uint64_t i = 0; i < slot->tokens * slot->topk; i++) {
         if (slot->experts[i] < 0) continue;
         uint64_t row = mode->counts[slot->experts[i]]++;
-        slot->piece_of[i] = row / piece_rows(mode, from[mode->kit.owner[slot->experts[i]]].alignment);
+        slot->pieces->of[i] = row / piece_rows(mode, from[mode->kit.owner[slot->experts[i]]].alignment);
     }
 }
 
@@ -60,9 +75,11 @@ static xep_status_t cut_pieces(ll_t *mode, xep_op_t *op, const ll_notice_t *from
                        from[r].alignment, (unsigned long long)mode->layout.common.recv_rows);
         uint64_t rows = begin_experts(mode, first[r], first[r + 1], from[r].alignment),
                  pieces = (rows + room - 1) / room;
-        if (pieces > slot->pieces) slot->pieces = pieces;
+        if (pieces > slot->pieces->count) slot->pieces->count = pieces;
     }
-    if (slot->pieces > 1) find_own(mode, op, from);
+    if (slot->pieces->count == 1) return XEP_OK;
+    slot->combines = XEP_STEPS_PIECES;
+    find_own(mode, op, from);
     return XEP_OK;
 }
 
@@ -74,7 +91,7 @@ static void begin_list(ll_t *mode, const xep_op_t *op)
     const uint32_t first = mode->kit.first_expert[mode->kit.shape->rank], experts = mode->kit.shape->local_experts;
     ll_count_all(mode, op);
     memcpy(slot->all_count, mode->counts + first, experts * sizeof *slot->all_count);
-    slot->all_rows = begin_experts(mode, first, first + experts, slot->from[mode->kit.shape->rank].alignment);
+    slot->pieces->all_rows = begin_experts(mode, first, first + experts, slot->from[mode->kit.shape->rank].alignment);
 }
 
 /*
@@ -88,7 +105,7 @@ static int list_source(ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t
     const int32_t *idx = (const int32_t *)(const void *)list->packets[source].head;
     const uint32_t self = mode->kit.shape->rank, first = mode->kit.first_expert[self],
                    count = mode->kit.shape->local_experts;
-    const uint64_t piece = ll_state(op)->piece, rows = piece_rows(mode, notices[self].alignment),
+    const uint64_t piece = number_of(mode, op), rows = piece_rows(mode, notices[self].alignment),
                    room = ll_recv_ring_room(mode, &list->packets[source]);
     uint64_t n = *n_p, items = 0;
     for (uint32_t t = 0; t < notice->tokens; t++, idx += notice->topk) {
@@ -131,7 +148,7 @@ static xep_status_t list_piece(ll_t *mode, xep_op_t *op)
 static xep_status_t list_rows(ll_t *mode, xep_op_t *op)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    if (slot->pieces > 1) return list_piece(mode, op);
+    if (slot->combines != 0) return list_piece(mode, op);
     xep_status_t status = ll_list_rows(mode, op);
     return status == XEP_OK && slot->list.item != NULL ? ll_find_items(mode, op) : status;
 }
@@ -174,7 +191,8 @@ static xep_status_t refuse_handle(const ll_t *mode, xep_op_t *op, uint32_t stran
 /* Of a dispatch. */
 static xep_status_t check_room(ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {
-    ll_slot(mode, op->slot)->pieces = 1;
+    ll_slot(mode, op->slot)->pieces->count = 1;
+    ll_slot(mode, op->slot)->combines = 0;
     if ((op->dispatch->flags & XEP_DISPATCH_PIECES) == 0) return ll_check_room(mode, op, from);
     return ll_has_room(mode, op, from) ? XEP_OK : cut_pieces(mode, op, from);
 }
@@ -197,20 +215,21 @@ static xep_status_t conclude(ll_t *mode, xep_op_t *op)
 /* Completes what recv shows. */
 static void show_piece(const ll_t *mode, const xep_op_t *op)
 {
-    ll_slot_t *slot = ll_slot(mode, op->slot);
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    ll_pieces_t *pieces = slot->pieces;
     xep_recv_t *recv = op->recv;
-    slot->piece = ll_state(op)->piece;
-    if (slot->pieces == 1) return;
-    recv->pieces = slot->pieces;
-    recv->piece = slot->piece;
-    recv->all_rows = slot->all_rows;
+    pieces->shown = number_of(mode, op);
+    if (slot->combines == 0) return;
+    recv->pieces = pieces->count;
+    recv->piece = pieces->shown;
+    recv->all_rows = pieces->all_rows;
     /* a rank that gets less than others has pieces without rows, behind its last one */
-    recv->first_row = slot->piece * piece_rows(mode, slot->from[mode->kit.shape->rank].alignment);
+    recv->first_row = pieces->shown * piece_rows(mode, slot->from[mode->kit.shape->rank].alignment);
     if (recv->first_row > recv->all_rows) recv->first_row = recv->all_rows;
 }
 
 /* As ll_receive() in ll_receive.c. */
-xep_status_t ll_receive_piece(void *opaque, xep_op_t *op)
+static xep_status_t receive_piece(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -220,11 +239,11 @@ xep_status_t ll_receive_piece(void *opaque, xep_op_t *op)
     xep_status_t status = list_rows(mode, op);
     if (status == XEP_OK) status = ll_place_rows(mode, op, &rows);
     if (status != XEP_OK) return status;
-    if (slot->pieces == 1) {
-        slot->all_rows = rows;
+    if (slot->combines == 0) {
+        slot->pieces->all_rows = rows;
         memcpy(slot->all_count, slot->expert_count, mode->kit.shape->local_experts * sizeof *slot->all_count);
     }
-    if (op->kind != XEP_OP_NEXT) xep_kit_tell_rows(op, slot->all_rows);
+    if (op->kind != XEP_OP_NEXT) xep_kit_tell_rows(op, slot->pieces->all_rows);
     ll_show_rows(mode, op, rows);
     show_piece(mode, op);
     return XEP_OK;
@@ -232,11 +251,68 @@ xep_status_t ll_receive_piece(void *opaque, xep_op_t *op)
 
 /* ---- as a source ---- */
 
-int ll_goes_in_piece(const void *mode, const xep_op_t *op, uint64_t token)
+/* Brings the rows of these selections. All ranks know the counts of the notice already. */
+xep_status_t ll_next(void *opaque, xep_op_t *op)
 {
+    ll_t *mode = opaque;
+    ll_state_t *state = ll_state(op);
+    const xep_combine_args_t *outputs = op->combine;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const uint64_t first = token * slot->topk;
-    for (uint32_t k = 0; k < slot->topk; k++)
-        if (slot->experts[first + k] >= 0 && ll_brings(mode, op, first + k)) return 1;
-    return 0;
+    const uint64_t piece = number_of(mode, op);
+    for (uint64_t i = 0; i < slot->tokens * slot->topk; i++)
+        slot->some[i] = slot->experts[i] >= 0 && slot->pieces->of[i] == piece ? slot->experts[i] : -1;
+    ll_fill_notice(mode, op, &state->notice);
+    state->notice.piece = (uint32_t)piece + 1;
+    state->notice.outputs_hidden = 0;
+    if (outputs != NULL) {
+        state->notice.has_outputs = 1;
+        state->notice.outputs_hidden = outputs->hidden;
+        state->notice.outputs_dtype = (uint8_t)outputs->dtype;
+    }
+    return ll_begin_sending(mode, op, slot->some);
 }
+
+/* ---- outputs ---- */
+
+static xep_status_t return_outputs(void *mode, xep_op_t *op)
+{
+    if (op->combine != NULL) ll_return_outputs(mode, op);
+    return XEP_OK;
+}
+
+/* All rows are in the own "returned", own ones, too. */
+static xep_status_t sum_returned(void *opaque, xep_op_t *op)
+{
+    ll_t *mode = opaque;
+    if (op->coming != 0) return XEP_INPROGRESS;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->sources[r] = ll_find_returned(mode, op);
+    return ll_sum_rows(mode, op);
+}
+
+/* Readers pull nothing, and need no table. */
+static xep_status_t return_last_outputs(void *mode, xep_op_t *op)
+{
+    return op->coming != 0 ? XEP_INPROGRESS : return_outputs(mode, op);
+}
+
+/* Rows of earlier pieces have gone as they are, and so go those of the last one, whatever a combine is to cast. */
+xep_status_t ll_choose_pieces(ll_t *mode, xep_op_t *op)
+{
+    xep_kit_state(op)->pieces = XEP_STEPS_PIECES;
+    if (!ll_sums_at_owner(op)) return XEP_OK;
+    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED,
+                               "invalid flags: XEP_COMBINE_SUM_AT_OWNER (not for a handle of several pieces: %llu)",
+                               (unsigned long long)ll_slot(mode, op->slot)->pieces->count);
+}
+
+#define NEXT .kinds = XEP_KIND_NEXT
+const xep_step_t ll_in_pieces_steps[] = {
+    {.at = XEP_AT_OUTPUTS, .name = "outputs", .does = "return outputs", .run = return_outputs, NEXT},
+    {.at = XEP_AT_OUTPUTS, XEP_STEP_PUT_OUTPUTS, .transfers = ll_outputs_transfer, NEXT},
+    {.at = XEP_AT_OUTPUTS, XEP_STEP_FLUSH_OUTPUTS, NEXT},
+    {.at = XEP_AT_PLACES, .run = receive_piece},
+    /* of several pieces; a single one is summed as without */
+    {.at = XEP_AT_INPUT, .run = return_last_outputs, .kinds = XEP_KIND_PIECES},
+    {.at = XEP_AT_SUM, .run = sum_returned, .kinds = XEP_KIND_PIECES},
+    {0},
+};

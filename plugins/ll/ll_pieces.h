@@ -29,10 +29,23 @@
 
 #include "ll.h"
 
-/** Step, of a dispatch that may come in pieces, and of a next piece, in place of ll_receive(). */
-xep_status_t ll_receive_piece(void *mode, xep_op_t *op);
+/** Of the dispatch of a slot. */
+typedef struct ll_pieces {
+    uint64_t count, shown; /* how many; which */
+    uint64_t *of;          /* [T][K] in which of its owner each selection is; where there are several */
+    uint64_t all_rows;     /* in all of them, aligned */
+} ll_pieces_t;
 
-/** Whether a token of this rank goes anywhere in the piece that op brings. */
-int ll_goes_in_piece(const void *mode, const xep_op_t *op, uint64_t token);
+/** Lays them, in the arena. */
+void ll_lay_pieces(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot);
+
+/** Steps of dispatches, next pieces and combines. */
+extern const xep_step_t ll_in_pieces_steps[];
+
+/** Of the combine of several pieces: refuses what it must, and chooses these steps. */
+xep_status_t ll_choose_pieces(ll_t *mode, xep_op_t *op);
+
+/** xep_plugin_t.next */
+xep_status_t ll_next(void *mode, xep_op_t *op);
 
 #endif

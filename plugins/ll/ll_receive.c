@@ -246,7 +246,7 @@ void ll_note_slots(ll_t *mode, const xep_op_t *op)
 }
 
 /* Step 4. */
-static xep_status_t conclude(ll_t *mode, xep_op_t *op)
+xep_status_t ll_conclude(ll_t *mode, xep_op_t *op)
 {
     const ll_notice_t *from = ll_slot(mode, op->slot)->from;
     xep_status_t verdict = ll_compare_notices(mode, op, from);
@@ -254,7 +254,7 @@ static xep_status_t conclude(ll_t *mode, xep_op_t *op)
 }
 
 /* After a verdict that is an error nothing of recv is set, but the rows that would have come. */
-static xep_status_t list_and_place(ll_t *mode, xep_op_t *op, xep_status_t verdict)
+xep_status_t ll_list_and_place(ll_t *mode, xep_op_t *op, xep_status_t verdict)
 {
     uint64_t rows;
     ll_note_slots(mode, op);
@@ -270,28 +270,7 @@ static xep_status_t list_and_place(ll_t *mode, xep_op_t *op, xep_status_t verdic
 
 xep_status_t ll_receive(void *mode, xep_op_t *op)
 {
-    return list_and_place(mode, op, conclude(mode, op));
-}
-
-/* Ranks that this dispatch is without have no tokens, and no room for any. */
-static void imagine_notices(const ll_t *mode, const xep_op_t *op)
-{
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    for (uint32_t r = 0; op->out != NULL && r < mode->kit.shape->nranks; r++) {
-        if (op->out[r] == 0) continue;
-        slot->from[r] = ll_state(op)->notice;
-        slot->from[r].tokens = slot->from[r].most = 0;
-        slot->list.packets[r] = ll_state(op)->packet;
-        slot->list.packets[r].head = slot->list.packets[r].items = mode->kit.own; /* nothing of it is read */
-    }
-}
-
-/* If a rank is left out whose word others had, their verdict holds here, too. */
-xep_status_t ll_receive_masked(void *opaque, xep_op_t *op)
-{
-    ll_t *mode = opaque;
-    imagine_notices(mode, op);
-    return list_and_place(mode, op, op->is_ruled ? xep_agree_decision(mode->kit.env, op) : conclude(mode, op));
+    return ll_list_and_place(mode, op, ll_conclude(mode, op));
 }
 
 /*

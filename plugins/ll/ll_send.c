@@ -87,7 +87,6 @@ static xep_status_t take_routing(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
 
 /** Rows on their way into the packet. */
 typedef struct pack {
-    const ll_t *mode;
     const xep_op_t *op;
     const ll_slot_t *slot;
     const ll_packet_t *at;
@@ -98,11 +97,9 @@ typedef struct pack {
 } pack_t;
 
 /* No rank needs a masked token: its item is never read. */
-int ll_goes_anywhere(const void *mode, const xep_op_t *op, uint64_t token)
+static int goes_anywhere(const int32_t *experts, uint32_t topk)
 {
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const int32_t *experts = slot->experts + token * slot->topk;
-    for (uint32_t k = 0; k < slot->topk; k++)
+    for (uint32_t k = 0; k < topk; k++)
         if (experts[k] >= 0) return 1;
     return 0;
 }
@@ -129,11 +126,13 @@ static void pack_cast(const pack_t *pack, uint64_t token, uint64_t next, char *i
 static void pack_rows(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const pack_t *pack = arg;
+    const uint32_t topk = pack->slot->topk;
+    const int32_t *experts = ll_state(pack->op)->experts;
     const uint64_t tokens = pack->end - pack->begin, begin = pack->begin + tokens * thread / nthreads,
                    end = pack->begin + tokens * (thread + 1) / nthreads;
     for (uint64_t t = begin; t < end; t++) {
         char *item = pack->items + t * pack->at->stride;
-        if (!pack->mode->goes(pack->mode, pack->op, t)) continue;
+        if (!goes_anywhere(experts + t * topk, topk)) continue;
         if (pack->op->dispatch->quant == XEP_QUANT_NONE) pack_plain(pack, t, item);
         else pack_cast(pack, t, t + 1 < end ? t + 1 : t, item);
     }
@@ -155,8 +154,7 @@ void ll_fill_items(ll_t *mode, xep_op_t *op)
     ll_state_t *state = ll_state(op);
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const uint64_t here = slot->tokens - op->coming;
-    pack_t pack = {.mode = mode,
-                   .op = op,
+    pack_t pack = {.op = op,
                    .slot = slot,
                    .at = &state->packet,
                    .items = state->items,
@@ -190,9 +188,10 @@ xep_status_t ll_send_mapped(void *mode, xep_op_t *op)
  * The packet follows from the notice, and ll_in_place_take() completes both, where rows are read in place. Rows are not
  * packed here, but by the team in the first step.
  */
-static xep_status_t begin_sending(ll_t *mode, xep_op_t *op)
+xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op, const int32_t *experts)
 {
     ll_state_t *state = ll_state(op);
+    state->experts = experts;
     ll_make_packet(&state->notice, ll_slot(mode, op->slot)->fields.bytes, &state->packet);
     state->items = xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn));
     fill_head(mode, op, ll_slot(mode, op->slot));
@@ -210,23 +209,5 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     /* up to here an error has refused the dispatch, and no other rank has heard of it */
     xep_kit_use_slot(&mode->kit, op);
     ll_fill_notice(mode, op, &ll_state(op)->notice);
-    return begin_sending(mode, op);
-}
-
-/* All ranks know the counts of the notice already. */
-xep_status_t ll_next(void *opaque, xep_op_t *op)
-{
-    ll_t *mode = opaque;
-    ll_state_t *state = ll_state(op);
-    const xep_combine_args_t *outputs = op->combine;
-    state->piece = ll_slot(mode, op->slot)->piece + 1;
-    ll_fill_notice(mode, op, &state->notice);
-    state->notice.piece = (uint32_t)state->piece + 1;
-    state->notice.outputs_hidden = 0;
-    if (outputs != NULL) {
-        state->notice.has_outputs = 1;
-        state->notice.outputs_hidden = outputs->hidden;
-        state->notice.outputs_dtype = (uint8_t)outputs->dtype;
-    }
-    return begin_sending(mode, op);
+    return ll_begin_sending(mode, op, ll_slot(mode, op->slot)->experts);
 }

@@ -13,16 +13,13 @@ static uint64_t padded_rows(const ll_t *mode)
 
 /*
  * Padded, every expert of a rank has room for every token of every rank, so that the shape alone says where its rows
- * begin; pieces are cut out of a compact layout.
+ * begin.
  */
 static xep_status_t check_arrangement(const ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     const xep_dispatch_args_t *args = op->dispatch;
     if (args->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return XEP_OK;
-    if (args->flags & XEP_DISPATCH_PIECES)
-        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                         "invalid arrangement: XEP_ROWS_BY_EXPERT_PADDED (with XEP_DISPATCH_PIECES: compact)");
     if (args->capacity != 0)
         return env->fail(env, op, XEP_ERR_UNSUPPORTED,
                          "invalid capacity: %llu (0 with XEP_ROWS_BY_EXPERT_PADDED: it follows from the shape)",
@@ -69,10 +66,6 @@ xep_status_t ll_check_sums(const ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    if (slot->pieces > 1)
-        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                         "invalid flags: XEP_COMBINE_SUM_AT_OWNER (not for a handle of several pieces: %llu)",
-                         (unsigned long long)slot->pieces);
     if (op->combine->weights == NULL && ll_weights_are_owners(slot)) return XEP_OK;
     return env->fail(env, op, XEP_ERR_UNSUPPORTED,
                      "invalid flags: XEP_COMBINE_SUM_AT_OWNER with weights that owners do not have (dispatch with "
@@ -105,7 +98,6 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
                             .scales_dtype = (uint8_t)args->scales_dtype,
                             .sends_weights = (args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0,
                             .padded = (uint8_t)padded,
-                            .in_place = (args->flags & XEP_DISPATCH_IN_PLACE) != 0,
                             .piece = (args->flags & XEP_DISPATCH_PIECES) != 0,
                             .refused = op->refused};
 }

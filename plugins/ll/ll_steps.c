@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The steps of all buffers: each says who takes it. A plain buffer takes those that are "with" nothing: there a packet
- * is read where its source has it, and a notice says that all of it is there. Nor are rows still coming when a dispatch
- * begins (xep_op_t.coming): those are staged, which a buffer on one node never is.
+ * The steps of a plain buffer, those where some ranks are not mapped, and which features a buffer has: each has its own
+ * steps in its own file. In a plain buffer a packet is read where its source has it, and a notice says that all of it
+ * is there. Nor are rows still coming when a dispatch begins (xep_op_t.coming): those are staged, which a buffer on one
+ * node never is.
  */
 #include "ll_coded.h"
 #include "ll_flow.h"
@@ -57,97 +58,90 @@ static xep_status_t take_rows_and_send(void *mode, xep_op_t *op)
 
 /* ---- lists ---- */
 
-/* What a buffer has. */
-enum {
-    MASKS = 1,     /* ranks may be left out */
-    WIRED = 2,     /* some rank is not mapped: ll_flow.h */
-    CROWDED = 4,   /* and what is delivered of a source may have not room for all items */
-    PIECES = 8,    /* rows may come in pieces: ll_pieces.h */
-    IN_PLACE = 16, /* rows may be read in place: ll_in_place.h */
-    RETURNS = 32,  /* outputs may go into "returned" of their readers: where it has WIRED or PIECES */
-    NEXT = XEP_STEPS_OF_NEXT,
-    CASTS = XEP_STEPS_OF_CASTS /* combines of ll_coded.h */
-};
-
-/* What steps have in common that stand for one another. */
-#define WAIT_FOR_NOTICES                                                                                  \
-    .name = "rows", .does = "wait for rows", .word = xep_notices_word, .announced = XEP_NOTICE_ANNOUNCED, \
-    .rows_bits = XEP_FEED_ROWS_BITS, .receives = 1
-#define FIND_PLACES .name = "agreement", .does = "find places"
-#define TAKE_ROWS \
-    .name = "rows", .does = "copy rows", .word = ll_rows_word, .hears_through = 1, .rows_bits = XEP_FEED_ROWS_BITS
-#define OFFER .name = "room to send rows", .does = "offer", .store = xep_combine_store_offer
-
-/* Numbers are those of ll.h. A next piece is a dispatch behind the outputs of the piece before. */
 const xep_step_t ll_dispatch_steps[] = {
-    {.name = "outputs", .does = "return outputs", .run = ll_return_outputs, .with = NEXT},
-    {XEP_STEP_PUT_OUTPUTS, .transfers = ll_outputs_transfer, .with = NEXT},
-    {XEP_STEP_FLUSH_OUTPUTS, .with = NEXT},
-    /* 1 and 2 */
-    {.name = "memory", .does = "take memory", .run = ll_in_place_take, .with = IN_PLACE},
-    {.name = "room to send rows", .does = "plan and send", .run = ll_send_mapped, .without = WIRED},
-    {.name = "room to send rows", .does = "plan", .run = ll_begin_flows, .with = WIRED},
-    {.name = "room to send rows", .does = "plan and send", .run = send_packets, .with = WIRED},
-    {.name = "room to send rows", .does = "send rows", .run = send_rows, .with = WIRED},
-    /* 3 */
-    {WAIT_FOR_NOTICES, .run = xep_step_wait, .without = WIRED},
-    {WAIT_FOR_NOTICES, .run = xep_step_wait_through, .hears_through = 1, .with = WIRED},
-    {.name = "agreement", .does = "take notices", .run = ll_take_notices},
-    {.name = "agreement", .does = "find rows in place", .run = ll_in_place_find, .with = IN_PLACE},
-    /* 4 */
-    {FIND_PLACES, .run = ll_receive, .without = MASKS | PIECES},
-    {FIND_PLACES, .run = ll_receive_masked, .with = MASKS},
-    {FIND_PLACES, .run = ll_receive_piece, .with = PIECES},
-    {.name = "agreement", .does = "find items", .run = ll_find_items, .agreed = 1, .with = CROWDED, .without = PIECES},
-    /* 5 */
-    {.name = "rows", .does = "copy rows", .run = ll_unpack_rows, .agreed = 1, .without = WIRED},
-    {TAKE_ROWS, .run = take_rows, .with = WIRED, .without = CROWDED},
-    {TAKE_ROWS, .run = take_rows_and_send, .with = CROWDED},
-    {.name = "credits",
-     .does = "send rows",
-     .run = send_rest,
-     .word = ll_room_word,
-     .rows_bits = XEP_FEED_ROWS_BITS,
-     .with = CROWDED},
-    {XEP_STEP_FLUSH, .with = WIRED},
-    {.name = "statistics", .does = "count", .run = ll_count_stats, .agreed = 1, .without = NEXT},
-    {.name = "rows in place", .does = "point to rows", .run = ll_in_place_end, .with = IN_PLACE, .without = NEXT},
+    {.at = XEP_AT_TELL, .name = "room to send rows", .does = "plan and send", .run = ll_send_mapped},
+    {.at = XEP_AT_HEAR,
+     .name = "rows",
+     .does = "wait for rows",
+     .run = xep_step_wait,
+     .word = xep_notices_word,
+     .announced = XEP_NOTICE_ANNOUNCED,
+     .counts_rows = 1,
+     .receives = 1},
+    {.at = XEP_AT_AGREE, .name = "agreement", .does = "take notices", .run = ll_take_notices},
+    {.at = XEP_AT_PLACES, .name = "agreement", .does = "find places", .run = ll_receive},
+    {.at = XEP_AT_ROWS, .name = "rows", .does = "copy rows", .run = ll_unpack_rows, .agreed = 1},
+    {.at = XEP_AT_END,
+     .name = "statistics",
+     .does = "count",
+     .run = ll_count_stats,
+     .agreed = 1,
+     .kinds = XEP_KIND_PLAIN},
     {0},
 };
 
 /* "read" is said where offers differ, too, and only the sums are left out: the next drain of the owners waits. */
 const xep_step_t ll_combine_steps[] = {
-    XEP_COMBINE_STEP_DRAIN,
-    /* 2 */
-    {.name = "copies", .does = "copy in", .run = ll_copy_outputs, .without = RETURNS},
-    {.name = "copies", .does = "copy in", .run = ll_copy_or_return, .with = RETURNS},
-    /* 3 */
-    {OFFER, .run = xep_step_store, .without = WIRED},
-    {OFFER, .run = xep_step_send, .transfers = ll_returned_transfer, .with = WIRED, .without = CASTS},
-    {OFFER, .run = xep_step_send, .transfers = ll_coded_transfer, .with = WIRED | CASTS},
-    /* 4 */
-    {.name = "expert outputs",
-     .does = "wait for outputs",
-     .run = xep_step_wait,
-     .word = xep_combine_ready_word,
-     .announced = XEP_COMBINE_ANNOUNCED,
-     .receives = 1},
-    XEP_COMBINE_STEP_AGREE,
-    /* 5 and 6 */
-    {.name = "sums", .does = "sum", .run = ll_sum_pulled, .agreed = 1, .without = RETURNS | CASTS},
-    {.name = "sums", .does = "sum", .run = ll_sum, .agreed = 1, .with = RETURNS, .without = CASTS},
-    {.name = "sums", .does = "decode and sum", .run = ll_sum_coded, .agreed = 1, .with = CASTS},
-    {XEP_STEP_FLUSH, .with = WIRED},
-    XEP_COMBINE_STEP_TELL_READ,
+    {.at = XEP_AT_DRAIN, XEP_COMBINE_STEP_DRAIN},
+    {.at = XEP_AT_INPUT, .name = "copies", .does = "copy in", .run = ll_copy_outputs},
+    {.at = XEP_AT_OFFER,
+     .name = "room to send rows",
+     .does = "offer",
+     .run = xep_step_store,
+     .store = xep_combine_store_offer},
+    {.at = XEP_AT_READY, .name = "expert outputs", .does = "wait for outputs", .receives = 1, XEP_COMBINE_STEP_READY},
+    {.at = XEP_AT_READY, XEP_COMBINE_STEP_AGREE},
+    {.at = XEP_AT_SUM, .name = "sums", .does = "sum", .run = ll_sum_pulled, .agreed = 1},
+    {.at = XEP_AT_READ, XEP_COMBINE_STEP_TELL_READ},
     {0},
 };
 
+#define TAKE_ROWS \
+    .at = XEP_AT_ROWS, .name = "rows", .does = "copy rows", .word = ll_rows_word, .hears_through = 1, .counts_rows = 1
+
+/* Where some ranks are not mapped. */
+static const xep_step_t wired[] = {
+    {.at = XEP_AT_TELL, .does = "plan", .run = ll_begin_flows},
+    {.at = XEP_AT_TELL, .run = send_packets},
+    {.at = XEP_AT_TELL, .does = "send rows", .run = send_rows},
+    {.at = XEP_AT_HEAR, .run = xep_step_wait_through, .hears_through = 1},
+    {TAKE_ROWS, .run = take_rows},
+    {.at = XEP_AT_FLUSH, XEP_STEP_FLUSH},
+    {.at = XEP_AT_INPUT, .run = ll_copy_all},
+    {.at = XEP_AT_OFFER, .run = xep_step_send, .transfers = ll_returned_transfer},
+    {.at = XEP_AT_SUM, .run = ll_sum},
+    {.at = XEP_AT_LEAVE, XEP_STEP_FLUSH},
+    {0},
+};
+
+/* What is delivered of a source may have not room for all items. */
+static const xep_step_t crowded[] = {
+    {.at = XEP_AT_PLACES, .run = ll_receive},
+    {.at = XEP_AT_PLACES, .name = "agreement", .does = "find items", .run = ll_find_items, .agreed = 1},
+    {TAKE_ROWS, .run = take_rows_and_send},
+    {.at = XEP_AT_ROWS,
+     .name = "credits",
+     .does = "send rows",
+     .run = send_rest,
+     .word = ll_room_word,
+     .counts_rows = 1},
+    {0},
+};
+
+/* The later ones replace steps of those before; masks exclude the others, but for casts. */
 void ll_choose_steps(ll_t *mode)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    const int wired = !mode->kit.all_mapped;
-    unsigned features = (mode->kit.env->out != NULL ? MASKS : 0) | (wired ? WIRED : 0) |
-                        (mode->layout.recv_ring_bytes != 0 ? CROWDED : 0) | (shape->in_pieces ? PIECES : 0) |
-                        (shape->sends_in_place ? IN_PLACE : 0) | (wired || shape->in_pieces ? RETURNS : 0);
-    xep_steps_choose(mode, features, shape->by_nodes ? mode->nodes.through : NULL);
+    const int wires = !mode->kit.all_mapped;
+    const xep_step_t *const features[] = {
+        wires ? wired : NULL,
+        mode->layout.recv_ring_bytes != 0 ? crowded : NULL,
+        mode->kit.env->out != NULL ? ll_without_steps : NULL,
+        shape->sends_in_place ? ll_in_place_steps : NULL,
+        shape->in_pieces ? ll_in_pieces_steps : NULL,
+        ll_coded_steps,
+        wires ? ll_coded_wired_steps : NULL,
+    };
+    xep_steps_choose(mode, features, sizeof features / sizeof features[0],
+                     shape->by_nodes ? mode->nodes.through : NULL);
 }

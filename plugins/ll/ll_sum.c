@@ -18,11 +18,10 @@ static ll_source_t find_pulled(const ll_t *mode, const xep_op_t *op, uint32_t ow
     return source;
 }
 
-/* All others in the own "returned"; all of several pieces, too. */
-static ll_source_t find_rows(const ll_t *mode, const xep_op_t *op, uint32_t owner)
+/* Those of all others. */
+ll_source_t ll_find_returned(const ll_t *mode, const xep_op_t *op)
 {
     const ll_layout_t *at = &mode->layout;
-    if (mode->kit.base[owner] != NULL && ll_slot(mode, op->slot)->pieces == 1) return find_pulled(mode, op, owner);
     return (ll_source_t){.rows = xep_kit_own_area(&mode->kit, at->returned, op->slot), .stride = at->return_stride};
 }
 
@@ -68,14 +67,13 @@ uint32_t ll_list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *source
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_combine_args_t *args = op->combine;
-    const int32_t *experts = slot->experts + token * slot->topk;
+    const int32_t *experts = ll_state(op)->experts + token * slot->topk;
     const float *weights = slot->weights + token * slot->topk;
     if (args->weights != NULL)
         weights = (const float *)(const void *)((const char *)args->weights + token * args->weights_stride);
     n = ll_list_biases(mode, op, token, n);
     for (uint32_t k = 0; k < slot->topk; k++) {
         if (experts[k] < 0) continue;
-        if (xep_op_is_without(op, mode->kit.owner[experts[k]])) continue;
         const ll_source_t *source = &sources[mode->kit.owner[experts[k]]];
         mode->rows[n] = source->begins == NULL ? source->rows + (token * slot->topk + k) * source->stride
                                                : ll_next_output(mode, op, source, (uint32_t)experts[k]);
@@ -101,7 +99,7 @@ xep_status_t ll_list_outputs(ll_t *mode, xep_op_t *op, ll_list_token_fn list_tok
                                        (unsigned long long)t);
     }
     mode->row_begin[slot->tokens] = n;
-    if (op->combine->missing != NULL) xep_combine_tell_missing(&mode->kit, op, slot->experts, slot->tokens, slot->topk);
+    if (op->combine->missing != NULL) xep_masks_tell_missing(&mode->kit, op, slot->experts, slot->tokens, slot->topk);
     return XEP_OK;
 }
 
@@ -130,7 +128,7 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
 }
 
 /* Weights that were sent have been applied by the experts. */
-static xep_status_t sum_rows(ll_t *mode, xep_op_t *op)
+xep_status_t ll_sum_rows(ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
@@ -148,12 +146,13 @@ xep_status_t ll_sum_pulled(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->sources[r] = find_pulled(mode, op, r);
-    return sum_rows(mode, op);
+    return ll_sum_rows(mode, op);
 }
 
 void ll_find_outputs(ll_t *mode, const xep_op_t *op)
 {
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->sources[r] = find_rows(mode, op, r);
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+        mode->sources[r] = mode->kit.base[r] != NULL ? find_pulled(mode, op, r) : ll_find_returned(mode, op);
 }
 
 /* Own rows, and biases, may still be coming. */
@@ -162,5 +161,5 @@ xep_status_t ll_sum(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     if (op->coming != 0) return XEP_INPROGRESS;
     ll_find_outputs(mode, op);
-    return sum_rows(mode, op);
+    return ll_sum_rows(mode, op);
 }

@@ -35,29 +35,15 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
     routing->local = xep_carve_array(arena, shape->local_experts, sizeof *routing->local);
 }
 
-/*
- * Metadata for ranks that are not mapped is put together here first: it is a few bytes a row, and a put for each would
- * cost more than the row.
- */
 static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *slot)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    const uint64_t staged = normal_goes_to_ranks(mode) ? normal_staged_rows(mode) : 0;
-    uint64_t granting = mode->kit.all_mapped ? 0 : shape->nranks;
     slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
-    slot->grants = xep_carve_array(arena, granting, sizeof *slot->grants);
-    slot->told = xep_carve_array(arena, granting, sizeof *slot->told);
-    slot->granted = xep_carve_array(arena, granting, sizeof *slot->granted);
-    slot->endings = xep_carve_array(arena, granting, sizeof *slot->endings);
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
     slot->sources = xep_carve_array(arena, shape->nranks, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
     slot->row = xep_carve_array(arena, shape->sends_in_place ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
-    normal_lay_narrow(shape, arena, &slot->narrow);
-    slot->staged_tokens = xep_carve_array(arena, staged, sizeof *slot->staged_tokens);
-    slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
-    slot->staged_weights = xep_carve_array(arena, staged * shape->topk, sizeof(float));
-    slot->staged_beside = xep_carve_array(arena, staged * shape->scales, 4);
+    if (normal_goes_to_ranks(mode)) normal_lay_puts(mode, arena, &slot->staged);
     slot->piece_begin = xep_carve_array(arena, shape->in_pieces ? shape->nranks + UINT64_C(1) : 0, sizeof(uint64_t));
 }
 
@@ -78,9 +64,7 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     const uint32_t direct = mode->kit.env->direct != NULL ? shape->nranks : 0;
     mode->gathered = xep_carve_array(arena, direct, sizeof *mode->gathered);
     mode->sources = xep_carve_array(arena, direct, sizeof *mode->sources);
-    const uint64_t masked = mode->kit.env->out != NULL ? shape->tokens : 0;
-    mode->terms = xep_carve_array(arena, masked * mode->layout.max_dests, sizeof *mode->terms);
-    mode->term_first = xep_carve_array(arena, masked != 0 ? masked + 1 : 0, sizeof *mode->term_first);
+    if (mode->kit.env->out != NULL) normal_lay_left(mode, arena);
     for (uint32_t s = 0; s < shape->slots; s++) {
         lay_routing(mode, arena, &normal_slot(mode, s)->own);
         lay_slot(mode, arena, normal_slot(mode, s));
@@ -154,7 +138,6 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     xep_status_t status = xep_kit_open(env, mode_p);
     if (status != XEP_OK) return status;
     normal_t *mode = *mode_p;
-    mode->grants = env->out != NULL && !mode->kit.all_mapped;
     normal_make_factors(mode->factors, env->shape->nranks);
     normal_choose_steps(mode);
     for (uint32_t r = 0; r < env->shape->nranks; r++) mode->records[r] = mode->kit.hears_in[r] + mode->layout.records;
@@ -168,6 +151,7 @@ static xep_status_t normal_combine(void *mode, xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     const int weighted = args->topk_weights != NULL || args->out_weights != NULL;
+    xep_kit_state(op)->pieces = normal_slot(mode, op->slot)->combines;
     const xep_status_t status = args->quant != XEP_QUANT_NONE ? normal_choose_coded(mode, op) : XEP_OK;
     if (status != XEP_OK) return status;
     return xep_combine_begin(mode, op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);

@@ -101,14 +101,6 @@ typedef struct normal_line {
 } normal_line_t;
 _Static_assert(sizeof(normal_line_t) == 64, "a cache line");
 
-/** What goes with done to a rank that is not mapped, with grants: a part of its line. */
-typedef struct normal_ending {
-    normal_digest_t digest;
-    uint64_t begin;
-} normal_ending_t;
-_Static_assert(offsetof(normal_line_t, begin) - offsetof(normal_line_t, digest) == offsetof(normal_ending_t, begin),
-               "as they lie in the line");
-
 /** Where things are in a heap, beside what all modes have. */
 typedef struct normal_layout {
     xep_heap_layout_t common; /* first */
@@ -157,6 +149,7 @@ typedef struct normal_routing {
     uint64_t *there;                /* [R] first row of this rank, there */
     uint64_t *local;                /* [L] selections of the local experts, all sources */
     uint64_t sum, places;           /* of the digest that all have of rank_rows */
+    struct normal_routing *whole;   /* what it was made of, by leaving out ranks; else NULL */
     struct normal_passing *passing; /* normal_nodes.h; NULL: nothing passes */
 } normal_routing_t;
 
@@ -197,39 +190,31 @@ typedef struct normal_range {
 
 typedef struct normal_slot {
     normal_routing_t own;      /* for a dispatch that makes one: not always that of this slot */
-    normal_routing_t *routing; /* one of own, maybe another slot's; or narrow */
-    normal_routing_t narrow;   /* the same without ranks that are out: rank_rows and what follows from it are its own */
-    normal_routing_t *whole;   /* what it was made of */
+    normal_routing_t *routing; /* one of own, maybe another slot's; or what was made of one */
     normal_record_t *from;     /* [R] records as received, checked */
     const void **row;          /* [recv_rows] where received rows are, if they may be in place */
     uint64_t *there;           /* [R] first row of this rank there: the routing's or, with grants, granted */
-    uint64_t *grants;  /* [R] first row of each rank here, where some ask: unchanged until flushed; with grants */
-    uint64_t *told;    /* [R] epoch of the dispatch in which the rank was told its grant; with grants */
-    uint64_t *granted; /* [R] first row of this rank there, as each rank has it; with grants, else not there */
-    normal_ending_t *endings; /* [R] unchanged until flushed; with grants */
-    xep_fields_t fields;      /* of the dispatch */
-    xep_dispatch_args_t cast; /* of a dispatch that casts: of the rows that the caller's have become */
-    normal_target_t *targets; /* [R] of the dispatch */
-    normal_place_t *sources;  /* [R] of the combine, where each rank has rows for this one, or has put them */
-    uint64_t *expert_rows;    /* [L] aligned: recv shows it */
-    normal_record_t record;   /* sent to unmapped ranks: unchanged until flushed */
-    normal_digest_t digest;   /* likewise */
-    int32_t *staged_tokens;   /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
-    char *staged_idx;
-    float *staged_weights;
-    char *staged_beside;
-    char *coded; /* [recv_rows] of the codec's stride: rows encoded for ranks that are not mapped; flat */
+    xep_fields_t fields;       /* of the dispatch */
+    xep_dispatch_args_t cast;  /* of a dispatch that casts: of the rows that the caller's have become */
+    normal_target_t *targets;  /* [R] of the dispatch */
+    normal_place_t *sources;   /* [R] of the combine, where each rank has rows for this one, or has put them */
+    uint64_t *expert_rows;     /* [L] aligned: recv shows it */
+    normal_record_t record;    /* sent to unmapped ranks: unchanged until flushed */
+    normal_digest_t digest;    /* likewise */
+    normal_target_t staged;    /* metadata for ranks that are not mapped, by (rank, row), of which it is the first */
+    char *coded;               /* [recv_rows] of the codec's stride: rows encoded for ranks that are not mapped; flat */
     struct normal_traffic *traffic; /* normal_nodes.h; NULL where it is flat */
+    struct normal_left *left;       /* normal_masks.h; NULL: no rank is ever left out */
     uint64_t pieces, piece;         /* of a dispatch in pieces; the one that is shown, else 0 */
     uint64_t dispatched;            /* likewise: its epoch */
     uint64_t *piece_begin;          /* [R + 1] first row of each source in it; where there may be several */
+    uint32_t combines;              /* by these steps: 0, or XEP_STEPS_PIECES */
     int weighted;                   /* rows of the dispatch have weights */
 } normal_slot_t;
 
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
-    int grants;                   /* receivers may have to say where rows go (normal_grants.c) */
     const char **records;         /* [R] the ring that has those of a rank, as this one reads it */
     uint32_t *skips;              /* [R] selections in its record in front of those of this rank's experts */
     uint64_t *marks;              /* [(R + 63) / 64] ranks of a token: scratch of the plan */
@@ -252,12 +237,6 @@ static inline int normal_goes_to_ranks(const normal_t *mode)
     return !mode->kit.all_mapped && !mode->kit.shape->by_nodes;
 }
 
-/** Rows that there is staged metadata for, in a slot. */
-static inline uint64_t normal_staged_rows(const normal_t *mode)
-{
-    return mode->kit.shape->tokens * mode->layout.max_dests;
-}
-
 static inline normal_slot_t *normal_slot(const normal_t *mode, uint32_t slot)
 {
     return (normal_slot_t *)mode->kit.slots + slot;
@@ -267,14 +246,6 @@ static inline normal_slot_t *normal_slot(const normal_t *mode, uint32_t slot)
 static inline uint32_t normal_index(const normal_t *mode, const xep_op_t *op)
 {
     return (uint32_t)(op->turn % mode->kit.shape->slots);
-}
-
-/** With grants: ranks that are out of operations that begin. */
-static inline uint32_t normal_count_outs(const normal_t *mode)
-{
-    uint32_t outs = 0;
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) outs += (uint32_t)xep_kit_is_out(&mode->kit, r);
-    return outs;
 }
 
 /** How far rows are that stay on devices: of a combine, their sums. */
@@ -287,12 +258,8 @@ typedef struct normal_state {
     uint64_t cast;       /* dispatch that casts: tokens that are */
     const xep_dispatch_args_t *given; /* likewise: the caller's */
     int concluded;                    /* dispatch: the records are in */
-    int changed;                      /* with grants: by then, of ranks that were in when it began, some were out */
-    int placed;                       /* the slot's grants are of this dispatch */
-    uint32_t outs;                    /* dispatch, with grants: ranks that were out when it began */
     int shown;                        /* a cached dispatch: the user may see how many rows there are */
     int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of local ranks do */
-    int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     struct normal_returning *returning; /* combine, when sums for other nodes have begun: normal_nodes.h */
     normal_direct_t direct;
     xep_codec_t codec;               /* combine that casts */

@@ -17,16 +17,6 @@ void normal_lay_casts(normal_t *mode)
 
 /* ---- begin ---- */
 
-/* Rows that are read in place are made where peers read them: they are there then, as if the caller had done so. */
-static void place_rows(const normal_t *mode, xep_op_t *op, xep_dispatch_args_t *to)
-{
-    xep_in_place_rows_t *in_place = &xep_kit_state(op)->in_place;
-    if (in_place->fill == NULL) return;
-    to->x = in_place->fill;
-    to->x_stride = mode->layout.common.in_place.stride;
-    in_place->fill = NULL;
-}
-
 xep_status_t normal_begin_casts(normal_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
@@ -34,9 +24,7 @@ xep_status_t normal_begin_casts(normal_t *mode, xep_op_t *op)
     if (mode->casts == NULL)
         return env->fail(env, op, XEP_ERR_NO_MEMORY, "no memory for rows that are cast: %llu bytes",
                          (unsigned long long)(mode->kit.shape->slots * room));
-    xep_status_t status = normal_take_casts(mode, op, mode->casts + op->slot * room);
-    if (status == XEP_OK) place_rows(mode, op, &normal_slot(mode, op->slot)->cast);
-    return status;
+    return normal_take_casts(mode, op, mode->casts + op->slot * room);
 }
 
 /* ---- the step ---- */
@@ -63,7 +51,7 @@ static void cast_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     }
 }
 
-xep_status_t normal_cast_rows(void *opaque, xep_op_t *op)
+static xep_status_t cast_rows(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     normal_state_t *state = normal_state(op);
@@ -80,3 +68,8 @@ xep_status_t normal_cast_rows(void *opaque, xep_op_t *op)
     state->cast = casting.end;
     return op->coming == 0 ? XEP_OK : XEP_INPROGRESS;
 }
+
+const xep_step_t normal_casts_steps[] = {
+    {.at = XEP_AT_CAST, .name = "rows that are coming", .does = "cast", .run = cast_rows, .kinds = XEP_KIND_CASTS},
+    {0},
+};

@@ -72,13 +72,27 @@ static int cut_coded(const void *opaque, const xep_op_t *op, uint32_t reader, ui
     return 1;
 }
 
-int normal_coded_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+static int coded_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
                           xep_transfer_t *transfer)
 {
     const int more = normal_combine_transfer(opaque, op, rank, number, transfer);
     if (number == 0) *transfer = (xep_transfer_t){.cut = cut_coded, .blocked = op->coming != 0};
     return more;
 }
+
+/* ---- steps ---- */
+
+static xep_status_t decode_and_sum(void *mode, xep_op_t *op)
+{
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    return normal_sum_terms(mode, op, &(normal_terms_t){routing->first, routing->dests, NORMAL_CODED});
+}
+
+const xep_step_t normal_coded_steps[] = {
+    {.at = XEP_AT_OFFER, .run = xep_step_send, .transfers = coded_transfer, .kinds = XEP_KIND_CASTS},
+    {.at = XEP_AT_SUM, .does = "decode and sum", .run = decode_and_sum, .kinds = XEP_KIND_CASTS},
+    {0},
+};
 
 /* ---- begin ---- */
 

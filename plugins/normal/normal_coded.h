@@ -19,9 +19,8 @@ void normal_lay_coded(normal_t *mode);
 /** Of a combine with quant: chooses these steps if they are needed. */
 xep_status_t normal_choose_coded(normal_t *mode, xep_op_t *op);
 
-/** In place of normal_combine_transfer(). */
-int normal_coded_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                          xep_transfer_t *transfer);
+/** Their steps. */
+extern const xep_step_t normal_coded_steps[];
 
 /** Rows that a thread has for itself: as many as a token has terms, each of them bf16; two are one of fp32. */
 static inline size_t normal_thread_row(const normal_t *mode)

@@ -242,7 +242,7 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
     env->parallel(env, sum_tokens, &sum);
     state->moved = end;
     if (args->missing != NULL && end == routing->tokens)
-        xep_combine_tell_missing(&mode->kit, op, routing->experts, end, routing->topk);
+        xep_masks_tell_missing(&mode->kit, op, routing->experts, end, routing->topk);
 }
 
 /* Own outputs are read where the user has them: so all of them must be here, and the biases, too. */

@@ -59,7 +59,7 @@ static uint32_t find_source(const normal_digest_t *a, const normal_digest_t *b, 
     return source;
 }
 
-static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank, const normal_digest_t *theirs)
+xep_status_t normal_tell_difference(const normal_t *mode, xep_op_t *op, uint32_t rank, const normal_digest_t *theirs)
 {
     const xep_env_t *env = mode->kit.env;
     const normal_digest_t *own = &normal_slot(mode, op->slot)->digest;
@@ -73,32 +73,18 @@ static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank,
                      own->verdict == theirs->verdict ? "counts of rows" : "parameters");
 }
 
-/*
- * With grants, of a rank that is out since the dispatch began some may have the record, and others not: their verdict
- * is the same (agreement.h), their counts are not, and rows lie where receivers have granted it all the same.
- */
-static int is_excused(const normal_t *mode, const xep_op_t *op, const normal_digest_t *theirs)
+int normal_digest_is_own(const normal_t *mode, const xep_op_t *op, uint32_t rank, normal_digest_t *theirs)
 {
-    return mode->grants && normal_count_outs(mode) != normal_state(op)->outs &&
-           theirs->verdict >> 1 == normal_slot(mode, op->slot)->digest.verdict >> 1;
+    const normal_digest_t *own = &normal_slot(mode, op->slot)->digest;
+    *theirs = normal_line(mode, normal_index(mode, op), rank)->digest;
+    return theirs->verdict == own->verdict && theirs->sum == own->sum && theirs->places == own->places;
 }
 
-/*
- * Copied before it is looked at: a peer may still write. A rank that is out by now may have had the record of another
- * such rank that no survivor has: what it stored lies elsewhere than the others know, and all of them see that alike.
- */
-xep_status_t normal_compare_digests(void *opaque, xep_op_t *op)
+xep_status_t normal_compare_digests(void *mode, xep_op_t *op)
 {
-    normal_t *mode = opaque;
-    const normal_digest_t *own = &normal_slot(mode, op->slot)->digest;
-    for (uint32_t i = 0; i < op->with.count; i++) {
-        uint32_t r = op->with.rank[i];
-        normal_digest_t digest = normal_line(mode, normal_index(mode, op), r)->digest;
-        if (digest.verdict == own->verdict && digest.sum == own->sum && digest.places == own->places) continue;
-        if (is_excused(mode, op, &digest)) continue;
-        if (!xep_kit_is_out(&mode->kit, r)) return tell_difference(mode, op, r, &digest);
-        mode->kit.env->leave_out(mode->kit.env, op, r);
-        i--; /* it is no longer there */
-    }
+    normal_digest_t theirs;
+    for (uint32_t i = 0; i < op->with.count; i++)
+        if (!normal_digest_is_own(mode, op, op->with.rank[i], &theirs))
+            return normal_tell_difference(mode, op, op->with.rank[i], &theirs);
     return XEP_OK;
 }

@@ -57,7 +57,7 @@ static xep_status_t put_rows(const normal_t *mode, const xep_op_t *op)
 }
 
 /* Metadata is moved while the kernel runs. */
-xep_status_t normal_move_direct(void *opaque, xep_op_t *op)
+static xep_status_t move_direct(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
@@ -77,8 +77,8 @@ xep_status_t normal_move_direct(void *opaque, xep_op_t *op)
     return xep_step_send(mode, op);
 }
 
-int normal_direct_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
-                           xep_transfer_t *transfer)
+static int metadata_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                             xep_transfer_t *transfer)
 {
     return normal_dispatch_transfer(opaque, op, rank, number + (xep_kit_state(op)->verdict == XEP_OK), transfer);
 }
@@ -86,7 +86,7 @@ int normal_direct_transfer(const void *opaque, const xep_op_t *op, uint32_t rank
 /* ---- combine ---- */
 
 /* Outputs lie in the slot's input, as they will there: so those for a rank are one put. */
-xep_status_t normal_return_direct(void *opaque, xep_op_t *op)
+static xep_status_t return_direct(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
@@ -100,8 +100,8 @@ xep_status_t normal_return_direct(void *opaque, xep_op_t *op)
     return status;
 }
 
-int normal_direct_offer_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
-                                 xep_transfer_t *transfer)
+static int offer_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                          xep_transfer_t *transfer)
 {
     return normal_combine_transfer(opaque, op, rank, number + 1, transfer);
 }
@@ -134,7 +134,7 @@ static xep_status_t enqueue_sums(const normal_t *mode, const xep_op_t *op)
 }
 
 /* Ends when the kernel has: until then peers must not return other rows. */
-xep_status_t normal_sum_direct(void *opaque, xep_op_t *op)
+static xep_status_t sum_direct(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
@@ -149,3 +149,16 @@ xep_status_t normal_sum_direct(void *opaque, xep_op_t *op)
 }
 
 _Static_assert(sizeof(xep_direct_term_t) == sizeof(normal_dest_t), "lists of terms are handed over as they are");
+
+const xep_step_t normal_direct_steps[] = {
+    {.at = XEP_AT_MOVE, .run = move_direct, .transfers = metadata_transfer, .kinds = XEP_KIND_PLAIN},
+    {.at = XEP_AT_OFFER, .name = "rows to go out", .does = "put rows", .run = return_direct, .kinds = XEP_KIND_PLAIN},
+    {.at = XEP_AT_OFFER, .run = xep_step_send, .transfers = offer_transfer, .kinds = XEP_KIND_PLAIN},
+    {.at = XEP_AT_SUM,
+     .name = "sums on the device",
+     .does = "sum",
+     .run = sum_direct,
+     .agreed = 1,
+     .kinds = XEP_KIND_PLAIN},
+    {0},
+};

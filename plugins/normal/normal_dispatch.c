@@ -104,11 +104,7 @@ xep_status_t normal_find_places(void *opaque, xep_op_t *op)
             continue;
         }
         const normal_range_t range = normal_sends(mode, op, r);
-        slot->targets[r] = (normal_target_t){.tokens = slot->staged_tokens,
-                                             .idx = slot->staged_idx,
-                                             .weights = slot->staged_weights,
-                                             .beside = slot->staged_beside,
-                                             .beside_rows = normal_staged_rows(mode)};
+        slot->targets[r] = slot->staged;
         aim(op, &slot->targets[r], slot->routing->to_begin[r] + range.first, &range);
     }
     return XEP_OK;
@@ -204,7 +200,7 @@ xep_status_t normal_move_rows(normal_t *mode, xep_op_t *op)
 {
     if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
     while (normal_state(op)->moved < normal_slot(mode, op->slot)->routing->tokens) {
-        xep_status_t status = xep_send_transfers(&mode->kit, op, normal_dispatch_transfer);
+        xep_status_t status = xep_step_put(mode, op);
         if (status < 0) return status;
         if (count_ready(op) == 0) return XEP_INPROGRESS;
         normal_move_slice(mode, op);

@@ -17,6 +17,7 @@
 #include <stddef.h>
 
 #include "normal_masks.h"
+#include "normal_steps.h"
 
 static uint64_t asked_offset(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
@@ -27,14 +28,6 @@ static int has_asked(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
     const _Atomic uint64_t *word = xep_kit_own(&mode->kit, asked_offset(mode, op, rank));
     return atomic_load_explicit(word, memory_order_acquire) == op->epoch;
-}
-
-xep_status_t normal_note_outs(void *mode, xep_op_t *op)
-{
-    normal_slot_t *slot = normal_slot(mode, op->slot);
-    slot->there = slot->granted;
-    normal_state(op)->outs = normal_count_outs(mode);
-    return XEP_OK;
 }
 
 /* ---- to ask ---- */
@@ -56,19 +49,14 @@ static int question_transfer(const void *opaque, const xep_op_t *op, uint32_t ra
     return number == 0;
 }
 
-int normal_must_ask(const normal_t *mode, const xep_op_t *op)
-{
-    return mode->grants && normal_state(op)->changed && xep_kit_state(op)->verdict == XEP_OK;
-}
-
-xep_status_t normal_ask_for_grants(void *opaque, xep_op_t *op)
+static xep_status_t ask_for_grants(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     return normal_must_ask(mode, op) ? xep_send(&mode->kit, op, store_question, question_transfer) : XEP_OK;
 }
 
 /* A rank that is out may have said all that it had to say: it grants nothing, and needs no rows. */
-const _Atomic uint64_t *normal_granted_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+static const _Atomic uint64_t *granted_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
     *value_p = xep_kit_is_out(&mode->kit, rank) ? 0 : op->epoch;
@@ -84,7 +72,7 @@ static xep_status_t check_grant(const normal_t *mode, xep_op_t *op, uint32_t ran
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                    "invalid room at rank %u: %llu rows from row %llu on (of %llu)", rank,
                                    (unsigned long long)rows, (unsigned long long)begin, (unsigned long long)room);
-    slot->granted[rank] = begin;
+    slot->left->granted[rank] = begin;
     return XEP_OK;
 }
 
@@ -101,21 +89,6 @@ static xep_status_t take_grants(normal_t *mode, xep_op_t *op)
     return status;
 }
 
-xep_status_t normal_await_grants(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    normal_slot_t *slot = normal_slot(mode, op->slot);
-    /* the places that all know; this rank says them with its done, where others may need them to fit in theirs */
-    if (!normal_must_ask(mode, op)) {
-        int counted = xep_kit_state(op)->verdict == XEP_OK;
-        for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) slot->granted[r] = counted ? slot->routing->there[r] : 0;
-        return XEP_OK;
-    }
-    xep_status_t status = normal_serve_grants(mode, op);
-    if (status == XEP_OK) status = xep_step_wait(mode, op);
-    return status == XEP_OK ? take_grants(mode, op) : status;
-}
-
 /* ---- to grant ---- */
 
 /* Places of a rank that has asked itself: XEP_INPROGRESS as long as it does not know of somebody where its rows are. */
@@ -128,18 +101,18 @@ static xep_status_t fit_in(normal_t *mode, xep_op_t *op)
         const uint32_t r = op->with.rank[i];
         const normal_line_t *line = normal_line(mode, normal_index(mode, op), r);
         const uint64_t rows = begin[r + 1] - begin[r];
-        slot->grants[r] = end;
+        slot->left->grants[r] = end;
         /* begin was written before done, in the same line */
-        if (atomic_load_explicit(&line->done, memory_order_acquire) >= op->epoch) slot->grants[r] = line->begin;
+        if (atomic_load_explicit(&line->done, memory_order_acquire) >= op->epoch) slot->left->grants[r] = line->begin;
         else if (!has_asked(mode, op, r)) return XEP_INPROGRESS;
         /* a begin within the rows of the rank before it would have rows stored on top of those */
-        if (slot->grants[r] < end || slot->grants[r] > room || rows > room - slot->grants[r])
+        if (slot->left->grants[r] < end || slot->left->grants[r] > room || rows > room - slot->left->grants[r])
             return mode->kit.env
                 ->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                        "invalid place of rank %u: its %llu rows begin at row %llu (%llu, to end by %llu)", r,
-                       (unsigned long long)rows, (unsigned long long)slot->grants[r], (unsigned long long)end,
+                       (unsigned long long)rows, (unsigned long long)slot->left->grants[r], (unsigned long long)end,
                        (unsigned long long)room);
-        end = slot->grants[r] + rows;
+        end = slot->left->grants[r] + rows;
     }
     return XEP_OK;
 }
@@ -152,12 +125,12 @@ static xep_status_t find_room(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_status_t status = XEP_OK;
-    if (normal_state(op)->placed) return XEP_OK;
+    if (normal_left(mode, op)->placed) return XEP_OK;
     if (normal_must_ask(mode, op)) status = fit_in(mode, op);
     else
         for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-            slot->grants[r] = xep_kit_state(op)->verdict == XEP_OK ? slot->routing->src_begin[r] : 0;
-    normal_state(op)->placed = status == XEP_OK;
+            slot->left->grants[r] = xep_kit_state(op)->verdict == XEP_OK ? slot->routing->src_begin[r] : 0;
+    normal_left(mode, op)->placed = status == XEP_OK;
     return status;
 }
 
@@ -169,54 +142,88 @@ static xep_status_t tell_grant(normal_t *mode, const xep_op_t *op, uint32_t rank
     const uint64_t line = normal_line_there(mode, op);
     xep_status_t status = XEP_OK;
     if (mode->kit.base[rank] != NULL) {
-        *(uint64_t *)(void *)(mode->kit.base[rank] + line + offsetof(normal_line_t, room)) = slot->grants[rank];
+        *(uint64_t *)(void *)(mode->kit.base[rank] + line + offsetof(normal_line_t, room)) = slot->left->grants[rank];
         xep_kit_signal(&mode->kit, rank, line + offsetof(normal_line_t, granted), op->epoch);
     } else {
         /* the wire may read it until the flush: find_room() writes grants once in a dispatch */
-        status = wire->ops->put_signal(wire, rank, line + offsetof(normal_line_t, room), &slot->grants[rank],
+        status = wire->ops->put_signal(wire, rank, line + offsetof(normal_line_t, room), &slot->left->grants[rank],
                                        sizeof(uint64_t), line + offsetof(normal_line_t, granted), op->epoch);
     }
-    if (status == XEP_OK) slot->told[rank] = op->epoch;
+    if (status == XEP_OK) slot->left->told[rank] = op->epoch;
     return status < 0 ? status : XEP_OK;
 }
 
 /* A rank that asks has decided with this one that some rank is out: this one knows that, too, when it goes on. */
-xep_status_t normal_serve_grants(normal_t *mode, xep_op_t *op)
+static xep_status_t serve_grants(normal_t *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_status_t status = XEP_OK;
     if (normal_count_outs(mode) == 0) return XEP_OK;
     for (uint32_t i = 0; i < op->with.count && status == XEP_OK; i++) {
         const uint32_t r = op->with.rank[i];
-        if (!has_asked(mode, op, r) || slot->told[r] == op->epoch) continue;
+        if (!has_asked(mode, op, r) || slot->left->told[r] == op->epoch) continue;
         status = find_room(mode, op);
         if (status == XEP_OK) status = tell_grant(mode, op, r);
     }
     return status < 0 ? status : XEP_OK;
 }
 
-xep_status_t normal_check_begins(const normal_t *mode, xep_op_t *op)
+static xep_status_t await_grants(void *opaque, xep_op_t *op)
 {
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    for (uint32_t i = 0; i < op->with.count; i++) {
-        const uint32_t r = op->with.rank[i];
-        const uint64_t begin = normal_line(mode, normal_index(mode, op), r)->begin;
-        if (begin != slot->grants[r])
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "rank %u has put its rows at the wrong place: row %llu (row %llu)", r,
-                                       (unsigned long long)begin, (unsigned long long)slot->grants[r]);
+    normal_t *mode = opaque;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    /* the places that all know; this rank says them with its done, where others may need them to fit in theirs */
+    if (!normal_must_ask(mode, op)) {
+        int counted = xep_kit_state(op)->verdict == XEP_OK;
+        for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+            slot->left->granted[r] = counted ? slot->routing->there[r] : 0;
+        return XEP_OK;
     }
-    return XEP_OK;
+    xep_status_t status = serve_grants(mode, op);
+    if (status == XEP_OK) status = xep_step_wait(mode, op);
+    return status == XEP_OK ? take_grants(mode, op) : status;
+}
+
+/* A rank that asks may be one whose rows this rank waits for: it sends none before it was granted room. */
+static xep_status_t wait_and_serve(void *mode, xep_op_t *op)
+{
+    xep_status_t status = normal_wait_rows(mode, op);
+    if (status != XEP_INPROGRESS) return status;
+    xep_status_t served = serve_grants(mode, op);
+    return served != XEP_OK ? served : status;
+}
+
+/* ---- where rows were put: said with done ---- */
+
+static void store_done_and_begin(const void *opaque, const xep_op_t *op, uint32_t rank)
+{
+    const normal_t *mode = opaque;
+    normal_line_t *there = (normal_line_t *)(void *)(mode->kit.base[rank] + normal_line_there(mode, op));
+    there->begin = normal_left(mode, op)->granted[rank];
+    normal_store_done(mode, op, rank);
+}
+
+/* Begin follows the digest in the line, and goes along with it. */
+static int dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                             xep_transfer_t *transfer)
+{
+    const normal_t *mode = opaque;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const int more = normal_dispatch_transfer(mode, op, rank, number, transfer);
+    if (!more || !transfer->signal) return more;
+    slot->left->endings[rank] = (normal_ending_t){slot->digest, slot->left->granted[rank]};
+    transfer->src = (const char *)&slot->left->endings[rank];
+    transfer->bytes = sizeof slot->left->endings[rank];
+    return more;
 }
 
 /* ---- combine ---- */
 
 /* A reader that maps this rank does not know which gaps were closed here. */
-void normal_store_offer_and_begin(const void *opaque, const xep_op_t *op, uint32_t rank)
+static void store_begin(const void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
     xep_combine_store_begin(&mode->kit, op, rank, normal_slot(mode, op->slot)->routing->src_begin[rank]);
-    xep_combine_store_offer(opaque, op, rank);
 }
 
 /*
@@ -224,7 +231,7 @@ void normal_store_offer_and_begin(const void *opaque, const xep_op_t *op, uint32
  * this rank knows nothing of. The number lies where that owner can write, so it is checked before addresses are made of
  * it.
  */
-xep_status_t normal_take_begins(void *opaque, xep_op_t *op)
+static xep_status_t take_begins(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     xep_status_t status = XEP_OK;
@@ -234,3 +241,13 @@ xep_status_t normal_take_begins(void *opaque, xep_op_t *op)
     }
     return status;
 }
+
+const xep_step_t normal_granting_steps[] = {
+    {.at = XEP_AT_ROOM, .name = "questions for room to go out", .does = "ask for room", .run = ask_for_grants},
+    {.at = XEP_AT_ROOM, .name = "grants", .does = "wait for room", .run = await_grants, .word = granted_word},
+    {.at = XEP_AT_MOVE, .run = normal_move_masked, .store = store_done_and_begin, .transfers = dispatch_transfer},
+    {.at = XEP_AT_ROWS, .run = wait_and_serve},
+    {.at = XEP_AT_BEGINS, .name = "places", .does = "tell places", .run = xep_step_store, .store = store_begin},
+    {.at = XEP_AT_FOUND, .name = "places", .does = "find places", .run = take_begins, .agreed = 1},
+    {0},
+};

@@ -1,9 +1,31 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Rows that are read in place: what of it depends on records and on the order of rows. */
+/*
+ * Rows that are read in place (kit_in_place.h): what of it depends on records and on the order of rows. With
+ * XEP_DISPATCH_IN_PLACE step 4 (normal.h) moves no rows between mapped ranks. Records say where they are.
+ */
 #include "normal_steps.h"
 
 #include <string.h>
+
+/*
+ * The record says where rows are. Those that are cast are made where peers read them: they are there then, as if the
+ * caller had done so.
+ */
+static xep_status_t take_memory(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
+    slot->record.params[NORMAL_IN_PLACE] = (op->dispatch->flags & XEP_DISPATCH_IN_PLACE) != 0;
+    slot->record.rows_at = rows->rows_at;
+    if (xep_kit_state(op)->casts && rows->fill != NULL) {
+        slot->cast.x = rows->fill;
+        slot->cast.x_stride = mode->layout.common.in_place.stride;
+        rows->fill = NULL;
+    }
+    return xep_in_place_take(opaque, op);
+}
 
 /* Whether any rank gets the token, and so reads its row. */
 static int is_read(const normal_t *mode, const xep_op_t *op, uint64_t token)
@@ -13,7 +35,7 @@ static int is_read(const normal_t *mode, const xep_op_t *op, uint64_t token)
 }
 
 /* Behind the records: memory is indexed by what they say. */
-xep_status_t normal_check_places(void *opaque, xep_op_t *op)
+static xep_status_t check_places(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     for (uint32_t i = 0; i < op->heard.count; i++) {
@@ -50,7 +72,7 @@ static void fill_place(void *arg, uint32_t thread, uint32_t nthreads)
 }
 
 /* Mapped ranks read rows where they lie, and where the caller has put them elsewhere they are first copied there. */
-xep_status_t normal_leave_rows(void *opaque, xep_op_t *op)
+static xep_status_t leave_rows(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
@@ -90,7 +112,7 @@ static xep_status_t point_rows_of(normal_t *mode, xep_op_t *op, uint32_t rank)
  * Rows that their ranks have in place are read there, all others in the own slot, where they were stored or put.
  * Behind the last row there is NULL, and not what an earlier dispatch had there.
  */
-xep_status_t normal_point_rows(void *opaque, xep_op_t *op)
+static xep_status_t point_rows(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -111,3 +133,12 @@ xep_status_t normal_point_rows(void *opaque, xep_op_t *op)
         if (mode->kit.base[r] != NULL) xep_in_place_read(&mode->kit, op, r, slot->from[r].rows_at);
     return status;
 }
+
+const xep_step_t normal_in_place_steps[] = {
+    {.at = XEP_AT_MEMORY, .name = "memory", .does = "take memory", .run = take_memory},
+    {.at = XEP_AT_CHECK, .name = "agreement", .does = "check rows in place", .run = check_places, .agreed = 1},
+    {.at = XEP_AT_CHECK, .name = "memory", .does = "give memory back", .run = xep_in_place_return},
+    {.at = XEP_AT_STAY, .name = "places", .does = "leave rows", .run = leave_rows, .agreed = 1},
+    {.at = XEP_AT_POINT, .name = "rows", .does = "show", .run = point_rows, .agreed = 1},
+    {0},
+};

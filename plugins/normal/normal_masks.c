@@ -42,7 +42,7 @@ static xep_status_t verdict(void *mode, const xep_op_t *op)
 const xep_mask_ops_t normal_masks = {.holds = holds,
                                      .fetch = xep_kit_fetch,
                                      .verdict = verdict,
-                                     .reads = xep_combine_is_read_by};
+                                     .reads = xep_masks_reads};
 
 /*
  * A rank that has another's last word also has its record. Else that record may be at any other rank: header and rows
@@ -103,32 +103,47 @@ static int is_quiesced(const normal_t *mode, const xep_op_t *op)
 
 /* ---- routings without ranks ---- */
 
-void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_routing_t *narrow)
+static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *slot)
 {
-    uint64_t ranks = shape->nranks;
-    narrow->rank_rows = xep_carve_array(arena, ranks * ranks, sizeof *narrow->rank_rows);
-    narrow->src_begin = xep_carve_array(arena, ranks + 1, sizeof *narrow->src_begin);
-    narrow->there = xep_carve_array(arena, ranks, sizeof *narrow->there);
-    narrow->local = xep_carve_array(arena, shape->local_experts, sizeof *narrow->local);
+    const xep_shape_t *shape = mode->kit.shape;
+    const uint64_t ranks = shape->nranks, granting = mode->kit.all_mapped ? 0 : ranks;
+    normal_left_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid), *left = laid != NULL ? laid : &measured;
+    left->narrow.rank_rows = xep_carve_array(arena, ranks * ranks, sizeof *left->narrow.rank_rows);
+    left->narrow.src_begin = xep_carve_array(arena, ranks + 1, sizeof *left->narrow.src_begin);
+    left->narrow.there = xep_carve_array(arena, ranks, sizeof *left->narrow.there);
+    left->narrow.local = xep_carve_array(arena, shape->local_experts, sizeof *left->narrow.local);
+    left->grants = xep_carve_array(arena, granting, sizeof *left->grants);
+    left->told = xep_carve_array(arena, granting, sizeof *left->told);
+    left->granted = xep_carve_array(arena, granting, sizeof *left->granted);
+    left->endings = xep_carve_array(arena, granting, sizeof *left->endings);
+    slot->left = laid;
+}
+
+void normal_lay_left(normal_t *mode, xep_carve_t *arena)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    mode->terms = xep_carve_array(arena, shape->tokens * mode->layout.max_dests, sizeof *mode->terms);
+    mode->term_first = xep_carve_array(arena, shape->tokens + 1, sizeof *mode->term_first);
+    for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, arena, normal_slot(mode, s));
 }
 
 /* Other handles may use the same routing, and show what it says. */
 static normal_routing_t *narrow_routing(const normal_t *mode, normal_slot_t *slot)
 {
-    if (slot->routing == &slot->narrow) return slot->routing;
-    const normal_routing_t own = slot->narrow, *whole = slot->routing;
+    if (slot->routing->whole != NULL) return slot->routing;
+    normal_routing_t own = slot->left->narrow, *whole = slot->routing, *narrow = &slot->left->narrow;
     const xep_shape_t *shape = mode->kit.shape;
     size_t ranks = shape->nranks;
-    slot->whole = slot->routing;
-    slot->narrow = *whole;
-    slot->narrow.rank_rows = own.rank_rows;
-    slot->narrow.src_begin = own.src_begin;
-    slot->narrow.there = own.there;
-    slot->narrow.local = own.local;
+    *narrow = *whole;
+    narrow->whole = whole;
+    narrow->rank_rows = own.rank_rows;
+    narrow->src_begin = own.src_begin;
+    narrow->there = own.there;
+    narrow->local = own.local;
     memcpy(own.rank_rows, whole->rank_rows, ranks * ranks * sizeof *own.rank_rows);
     memcpy(own.local, whole->local, shape->local_experts * sizeof *own.local);
-    slot->routing = &slot->narrow;
-    if (!mode->grants) slot->there = own.there;
+    slot->routing = narrow;
+    if (mode->kit.all_mapped) slot->there = own.there;
     return slot->routing;
 }
 
@@ -163,7 +178,7 @@ static void imagine_records(normal_t *mode, xep_op_t *op)
         if (op->cached_slot == XEP_NO_SLOT) forget_rows(mode, slot->routing, r);
     }
     if (op->cached_slot != XEP_NO_SLOT) narrow_cached(mode, op);
-    normal_state(op)->uncounted = op->cached_slot != XEP_NO_SLOT || op->heard.count != op->with.count;
+    normal_left(mode, op)->uncounted = op->cached_slot != XEP_NO_SLOT || op->heard.count != op->with.count;
 }
 
 /* ---- gaps ---- */
@@ -225,9 +240,10 @@ static void close_gaps(normal_t *mode, xep_op_t *op)
     int gaps = 0;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         gaps |= xep_op_is_without(op, r) && brings_rows(mode, slot->routing, r);
-    if (gaps || normal_state(op)->placed) move_sources(mode, op, begin, normal_state(op)->placed ? slot->grants : NULL);
-    if (!gaps && !normal_state(op)->uncounted) {
-        if (normal_state(op)->placed) normal_show_tail(op);
+    if (gaps || normal_left(mode, op)->placed)
+        move_sources(mode, op, begin, normal_left(mode, op)->placed ? slot->left->grants : NULL);
+    if (!gaps && !normal_left(mode, op)->uncounted) {
+        if (normal_left(mode, op)->placed) normal_show_tail(op);
         return;
     }
     normal_routing_t *routing = narrow_routing(mode, slot);
@@ -242,31 +258,41 @@ static void close_gaps(normal_t *mode, xep_op_t *op)
 
 /* ---- steps of a dispatch ---- */
 
+uint32_t normal_count_outs(const normal_t *mode)
+{
+    uint32_t outs = 0;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) outs += (uint32_t)xep_kit_is_out(&mode->kit, r);
+    return outs;
+}
+
+static xep_status_t note_outs(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    normal_left_t *left = normal_left(mode, op);
+    left->outs = normal_count_outs(mode);
+    left->changed = left->uncounted = left->placed = 0;
+    if (!mode->kit.all_mapped) normal_slot(mode, op->slot)->there = left->granted;
+    return XEP_OK;
+}
+
 /*
  * Step 3, only once ranks that are out no longer store: they may count records that no survivor has, and so use other
  * places. A verdict that was taken over is not compared again. A rank that knows more than this one may have put rows
  * behind those that it shows already: then the tail waits for the last of them.
  */
-xep_status_t normal_agree_masked(void *opaque, xep_op_t *op)
+static xep_status_t agree_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
+    normal_left_t *left = normal_left(mode, op);
     if (!is_quiesced(mode, op)) return XEP_INPROGRESS;
     imagine_records(mode, op);
     xep_status_t status = normal_take_records(mode, op, find_left_record);
     if (status != XEP_OK) return status;
     if (!op->is_ruled) normal_judge_room(mode, op);
-    if (mode->grants) normal_state(op)->changed = normal_count_outs(mode) != normal_state(op)->outs;
+    left->changed = normal_count_outs(mode) != left->outs;
     normal_conclude(mode, op);
     if (xep_kit_state(op)->verdict == XEP_OK && !normal_must_ask(mode, op)) normal_show_tail(op);
     return XEP_OK;
-}
-
-void normal_store_done_masked(const void *opaque, const xep_op_t *op, uint32_t rank)
-{
-    const normal_t *mode = opaque;
-    normal_line_t *there = (normal_line_t *)(void *)(mode->kit.base[rank] + normal_line_there(mode, op));
-    if (mode->grants) there->begin = normal_slot(mode, op->slot)->granted[rank];
-    normal_store_done(mode, op, rank);
 }
 
 /* "storing" is set from before the first row until after the last one, over all turns, and cleared before any done. */
@@ -282,26 +308,58 @@ xep_status_t normal_move_masked(void *opaque, xep_op_t *op)
     return xep_step_send(mode, op);
 }
 
-/* A rank that asks may be one whose rows this rank waits for: it sends none before it was granted room. */
-xep_status_t normal_wait_rows_masked(void *opaque, xep_op_t *op)
+/*
+ * With grants, of a rank that is out since the dispatch began some may have the record, and others not: their verdict
+ * is the same (agreement.h), their counts are not, and rows lie where receivers have granted it all the same.
+ */
+static int is_excused(const normal_t *mode, const xep_op_t *op, const normal_digest_t *theirs)
 {
-    normal_t *mode = opaque;
-    xep_status_t status = normal_wait_rows(mode, op);
-    if (!mode->grants || status != XEP_INPROGRESS) return status;
-    xep_status_t served = normal_serve_grants(mode, op);
-    return served != XEP_OK ? served : status;
+    return !mode->kit.all_mapped && normal_count_outs(mode) != normal_left(mode, op)->outs &&
+           theirs->verdict >> 1 == normal_slot(mode, op->slot)->digest.verdict >> 1;
+}
+
+/*
+ * A rank that is out by now may have had the record of another such rank that no survivor has: what it stored lies
+ * elsewhere than the others know, and all of them see that alike.
+ */
+static xep_status_t compare_digests(normal_t *mode, xep_op_t *op)
+{
+    normal_digest_t theirs;
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        const uint32_t r = op->with.rank[i];
+        if (normal_digest_is_own(mode, op, r, &theirs) || is_excused(mode, op, &theirs)) continue;
+        if (!xep_kit_is_out(&mode->kit, r)) return normal_tell_difference(mode, op, r, &theirs);
+        mode->kit.env->leave_out(mode->kit.env, op, r);
+        i--; /* it is no longer there */
+    }
+    return XEP_OK;
+}
+
+/* Whether all have put their rows where this rank has granted it, if it has. XEP_ERR_PROTOCOL: one has not. */
+static xep_status_t check_begins(const normal_t *mode, xep_op_t *op)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    for (uint32_t i = 0; i < op->with.count; i++) {
+        const uint32_t r = op->with.rank[i];
+        const uint64_t begin = normal_line(mode, normal_index(mode, op), r)->begin;
+        if (begin != slot->left->grants[r])
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "rank %u has put its rows at the wrong place: row %llu (row %llu)", r,
+                                       (unsigned long long)begin, (unsigned long long)slot->left->grants[r]);
+    }
+    return XEP_OK;
 }
 
 /* Step 6. Closes the gaps of excluded ranks only once no late store of theirs can arrive. */
-xep_status_t normal_compare_masked(void *opaque, xep_op_t *op)
+static xep_status_t compare_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     if (!is_quiesced(mode, op)) return XEP_INPROGRESS;
-    xep_status_t status = normal_compare_digests(mode, op);
+    xep_status_t status = compare_digests(mode, op);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
-    if (normal_state(op)->placed) status = normal_check_begins(mode, op);
+    if (normal_left(mode, op)->placed) status = check_begins(mode, op);
     if (status != XEP_OK) return status;
-    if (op->out != NULL || normal_state(op)->placed) close_gaps(mode, op);
+    if (op->out != NULL || normal_left(mode, op)->placed) close_gaps(mode, op);
     return XEP_OK;
 }
 
@@ -323,8 +381,19 @@ static normal_terms_t list_terms(const normal_t *mode, const xep_op_t *op)
     return (normal_terms_t){mode->term_first, mode->terms, how};
 }
 
-xep_status_t normal_sum_listed(void *mode, xep_op_t *op)
+static xep_status_t sum_listed(void *mode, xep_op_t *op)
 {
     const normal_terms_t terms = list_terms(mode, op);
     return normal_sum_terms(mode, op, &terms);
 }
+
+#define OUT .name = "ranks that are out to store nothing any more"
+const xep_step_t normal_without_steps[] = {
+    {.at = XEP_AT_BEGIN, .name = "ranks that are out", .does = "count them", .run = note_outs},
+    {.at = XEP_AT_AGREE, OUT, .does = "agree", .run = agree_masked},
+    {.at = XEP_AT_MOVE, .run = normal_move_masked, .transfers = normal_dispatch_transfer},
+    {.at = XEP_AT_COMPARE, OUT, .does = "compare digests", .run = compare_masked},
+    {.at = XEP_AT_DRAIN, XEP_COMBINE_STEP_DRAIN_BY(xep_masks_read_word)},
+    {.at = XEP_AT_SUM, .run = sum_listed},
+    {0},
+};

@@ -53,44 +53,50 @@
 
 extern const xep_mask_ops_t normal_masks;
 
-/** Arrays of a slot's narrow routing, in the arena. */
-void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_routing_t *narrow);
+/** What goes with done to a rank that is not mapped, with grants: a part of its line. */
+typedef struct normal_ending {
+    normal_digest_t digest;
+    uint64_t begin;
+} normal_ending_t;
+_Static_assert(offsetof(normal_line_t, begin) - offsetof(normal_line_t, digest) == offsetof(normal_ending_t, begin),
+               "as they lie in the line");
 
-/* ---- normal_masks.c ---- */
+/** Of the dispatch of a slot. */
+typedef struct normal_left {
+    /* the routing of the slot without ranks that are out: rank_rows and what follows from it are its own */
+    normal_routing_t narrow;
+    uint32_t outs; /* ranks that were out when it began */
+    int changed;   /* when the records were here, others were, too */
+    int uncounted; /* selections of the local experts are to be counted when the rows are here */
+    int placed;    /* grants are of this dispatch */
+    /* where some ranks are not mapped, [R]: */
+    uint64_t *grants;         /* first row of each rank here, where some ask: unchanged until flushed */
+    uint64_t *told;           /* epoch of the dispatch in which the rank was told its grant */
+    uint64_t *granted;        /* first row of this rank there, as each rank has it */
+    normal_ending_t *endings; /* unchanged until flushed */
+} normal_left_t;
 
-/** Steps, and what one of them stores. */
-xep_status_t normal_agree_masked(void *mode, xep_op_t *op);
+static inline normal_left_t *normal_left(const normal_t *mode, const xep_op_t *op)
+{
+    return normal_slot(mode, op->slot)->left;
+}
+
+/** Lays it for each slot, and what a combine lists, in the arena. */
+void normal_lay_left(normal_t *mode, xep_carve_t *arena);
+
+/** Ranks that are out of operations that begin. */
+uint32_t normal_count_outs(const normal_t *mode);
+
+/** Steps of dispatches and combines; and, besides, where receivers may have to say where rows go: normal_grants.c. */
+extern const xep_step_t normal_without_steps[], normal_granting_steps[];
+
+/** Step: rows and done, fenced by "storing". */
 xep_status_t normal_move_masked(void *mode, xep_op_t *op);
-void normal_store_done_masked(const void *mode, const xep_op_t *op, uint32_t rank);
-xep_status_t normal_wait_rows_masked(void *mode, xep_op_t *op);
-xep_status_t normal_compare_masked(void *mode, xep_op_t *op);
-
-/** Step: sums rows, but those of ranks that are out; or decodes and sums them (normal_coded.h). */
-xep_status_t normal_sum_listed(void *mode, xep_op_t *op);
-
-/* ---- normal_grants.c: where rows go that their sources cannot place themselves ---- */
 
 /** Once the records are taken: whether this rank cannot know where its rows go, and those of others have come. */
-int normal_must_ask(const normal_t *mode, const xep_op_t *op);
-
-/** Step: the dispatch begins. */
-xep_status_t normal_note_outs(void *mode, xep_op_t *op);
-
-/** Step: asks all ranks for room, if it must. */
-xep_status_t normal_ask_for_grants(void *mode, xep_op_t *op);
-
-/** Step, which has granted_word: until this rank knows where its rows go. */
-xep_status_t normal_await_grants(void *mode, xep_op_t *op);
-const _Atomic uint64_t *normal_granted_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
-
-/** Tells ranks that ask where their rows go, for as long as op waits: they may ask at any time. XEP_OK, or an error. */
-xep_status_t normal_serve_grants(normal_t *mode, xep_op_t *op);
-
-/** Whether all have put their rows where this rank has granted it, if it has. XEP_ERR_PROTOCOL: one has not. */
-xep_status_t normal_check_begins(const normal_t *mode, xep_op_t *op);
-
-/** What a combine stores with its offer; and the step that takes where mapped owners have rows of this rank. */
-void normal_store_offer_and_begin(const void *mode, const xep_op_t *op, uint32_t rank);
-xep_status_t normal_take_begins(void *mode, xep_op_t *op);
+static inline int normal_must_ask(const normal_t *mode, const xep_op_t *op)
+{
+    return !mode->kit.all_mapped && normal_left(mode, op)->changed && xep_kit_state(op)->verdict == XEP_OK;
+}
 
 #endif

@@ -211,13 +211,8 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
 const _Atomic uint64_t *normal_locals_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 xep_status_t normal_return_sums(void *mode, xep_op_t *op);
 
-/* ---- normal_nodes_steps.c: steps, and what one of them sends ---- */
+/* ---- normal_nodes_steps.c ---- */
 
-xep_status_t normal_find_places_of_locals(void *mode, xep_op_t *op);
-xep_status_t normal_move_by_nodes(void *mode, xep_op_t *op);
-xep_status_t normal_signal_by_nodes(void *mode, xep_op_t *op);
-int normal_node_offer_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                               xep_transfer_t *transfer);
-xep_status_t normal_sum_by_nodes(void *mode, xep_op_t *op);
+extern const xep_step_t normal_by_nodes_steps[];
 
 #endif

@@ -72,7 +72,7 @@ static xep_status_t take_feeds(normal_t *mode, xep_op_t *op)
 /* ---- dispatch ---- */
 
 /* Where rows of upstream ranks go: the slots of all local ranks, whatever of this rank's own rows stays in place. */
-xep_status_t normal_find_places_of_locals(void *opaque, xep_op_t *op)
+static xep_status_t find_places_of_locals(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -92,7 +92,7 @@ xep_status_t normal_find_places_of_locals(void *opaque, xep_op_t *op)
  * each as far as it goes, until none are left. Looks at the words of late ranks before that, so that the time spent
  * here is not booked as waiting for a rank.
  */
-xep_status_t normal_move_by_nodes(void *opaque, xep_op_t *op)
+static xep_status_t move_by_nodes(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
@@ -118,7 +118,7 @@ xep_status_t normal_move_by_nodes(void *opaque, xep_op_t *op)
 }
 
 /* Forwarders have done already, unless the verdict is an error. */
-xep_status_t normal_signal_by_nodes(void *mode, xep_op_t *op)
+static xep_status_t signal_by_nodes(void *mode, xep_op_t *op)
 {
     xep_status_t status = normal_pass_rows(mode, op);
     return status == XEP_OK ? xep_step_store(mode, op) : status;
@@ -127,8 +127,8 @@ xep_status_t normal_signal_by_nodes(void *mode, xep_op_t *op)
 /* ---- combine ---- */
 
 /* By nodes: rows come from the ranks that sum them. */
-int normal_node_offer_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
-                               xep_transfer_t *transfer)
+static int offer_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                          xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
     (void)rank;
@@ -152,7 +152,7 @@ static void find_sources(const normal_t *mode, const xep_op_t *op)
  * ranks disagree nothing is summed, but sums of others still come. As in a dispatch, looks at the words of late ranks
  * before the work, so that the time is not booked as waiting for a rank.
  */
-xep_status_t normal_sum_by_nodes(void *opaque, xep_op_t *op)
+static xep_status_t sum_by_nodes(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
@@ -180,3 +180,37 @@ xep_status_t normal_sum_by_nodes(void *opaque, xep_op_t *op)
     if (op->late.count == 0) status = xep_step_wait(mode, op);
     return status < 0 ? status : XEP_INPROGRESS;
 }
+
+const xep_step_t normal_by_nodes_steps[] = {
+    {.at = XEP_AT_LISTS, .name = "feeds", .does = "begin feeds", .run = normal_begin_traffic},
+    {.at = XEP_AT_TELL, .run = xep_step_send, .transfers = normal_feed_record_transfer},
+    {.at = XEP_AT_HEAR, .run = xep_step_wait_through, .hears_through = 1},
+    {.at = XEP_AT_PLACES, .run = find_places_of_locals},
+    {.at = XEP_AT_MOVE,
+     .name = "rows to pass",
+     .does = "rows",
+     .run = move_by_nodes,
+     .word = normal_passing_word,
+     .counts_rows = 1,
+     .agreed = 1},
+    {.at = XEP_AT_MOVE,
+     .name = "signals to go out",
+     .does = "send signals",
+     .run = signal_by_nodes,
+     .store = normal_store_done},
+    {.at = XEP_AT_ROWS, .run = xep_step_wait_through, .hears_through = 1},
+    {.at = XEP_AT_OFFER, .run = xep_step_send, .transfers = offer_transfer},
+    {.at = XEP_AT_OFFER,
+     .name = "outputs of the node",
+     .does = "wait for the node",
+     .run = xep_step_wait,
+     .word = normal_locals_word},
+    {.at = XEP_AT_OFFER, .name = "sums of the node to go out", .does = "sum for others", .run = normal_return_sums},
+    {.at = XEP_AT_SUM,
+     .name = "sums of other nodes",
+     .does = "sum",
+     .run = sum_by_nodes,
+     .word = normal_summed_word,
+     .counts_rows = 1},
+    {0},
+};

@@ -133,7 +133,7 @@ static int feed_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, 
                    end = xep_least(batch_begin(mode, op, node, batch + 1), rows);
     if (begin >= rows) {
         if (number % 2 == 1 || (batch > 0 && batch_begin(mode, op, node, batch - 1) >= rows)) return 0;
-        normal_done_transfer(mode, op, rank, transfer);
+        normal_done_transfer(mode, op, transfer);
         return 1;
     }
     if (batch > slot->traffic->turn) return 0;

@@ -10,12 +10,13 @@
 /* ---- the first piece ---- */
 
 /* The dispatch before in this slot may have had more, and this one may end before it has counted its rows. */
-xep_status_t normal_begin_pieces(void *opaque, xep_op_t *op)
+static xep_status_t begin_pieces(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
     slot->pieces = 1;
     slot->piece = 0;
+    slot->combines = 0;
     slot->dispatched = op->epoch;
     return XEP_OK;
 }
@@ -40,7 +41,7 @@ static xep_status_t count_pieces(normal_t *mode, xep_op_t *op)
 }
 
 /* Of several pieces nothing is shown before the first is here. */
-xep_status_t normal_agree_in_pieces(void *opaque, xep_op_t *op)
+static xep_status_t agree_in_pieces(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const xep_kit_state_t *state = xep_kit_state(op);
@@ -50,6 +51,7 @@ xep_status_t normal_agree_in_pieces(void *opaque, xep_op_t *op)
     if (status == XEP_OK && state->verdict == XEP_OK) status = count_pieces(mode, op);
     if (status != XEP_OK) return status;
     if (slot->pieces > 1) {
+        slot->combines = XEP_STEPS_PIECES;
         normal_make_digest(mode, op);
         return XEP_OK;
     }
@@ -110,7 +112,7 @@ static xep_status_t compare_outputs(normal_t *mode, xep_op_t *op)
 }
 
 /* The dispatch has told the slots of the handle, which a piece of another one is no reason to forget. */
-xep_status_t normal_agree_on_next(void *opaque, xep_op_t *op)
+static xep_status_t agree_on_next(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -127,7 +129,7 @@ xep_status_t normal_agree_on_next(void *opaque, xep_op_t *op)
 /* ---- showing ---- */
 
 /* Rows of the piece are here: from now on the slot, and op's recv, show it. */
-xep_status_t normal_show_piece(void *opaque, xep_op_t *op)
+static xep_status_t show_piece(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -154,7 +156,7 @@ xep_status_t normal_show_piece(void *opaque, xep_op_t *op)
 }
 
 /* Recv has said it. */
-xep_status_t normal_tell_pieces(void *mode, xep_op_t *op)
+static xep_status_t tell_pieces(void *mode, xep_op_t *op)
 {
     if (normal_slot(mode, op->slot)->pieces == 1) return normal_tell_rows(mode, op);
     if (op->dispatch->recv_rows_p != NULL) *op->dispatch->recv_rows_p = op->recv->all_rows;
@@ -173,17 +175,15 @@ static int find_kept(const normal_t *mode, const xep_op_t *op, uint32_t reader, 
     return 1;
 }
 
-xep_status_t normal_fill_pieces(void *opaque, xep_op_t *op)
+static xep_status_t fill_pieces(void *opaque, xep_op_t *op)
 {
-    normal_t *mode = opaque;
-    if (normal_slot(mode, op->slot)->pieces == 1) return normal_fill(mode, op);
     if (op->coming != 0) return XEP_INPROGRESS;
-    normal_fill_all(mode, op, find_kept);
+    normal_fill_all(opaque, op, find_kept);
     return XEP_OK;
 }
 
 /* Rows, then weights, of a piece that has outputs. */
-int normal_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+static int outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                             xep_transfer_t *transfer)
 {
     if (op->combine == NULL || number >= NORMAL_RETURNED_TRANSFERS) return 0;
@@ -191,18 +191,17 @@ int normal_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank,
     return 1;
 }
 
-xep_status_t normal_return_outputs(void *mode, xep_op_t *op)
+static xep_status_t return_outputs(void *mode, xep_op_t *op)
 {
-    return op->combine == NULL ? XEP_OK : normal_fill_pieces(mode, op);
+    return op->combine == NULL ? XEP_OK : fill_pieces(mode, op);
 }
 
 /* All rows are in the own slot, own ones, too: what the user gave for the earlier pieces may be gone by now. */
-xep_status_t normal_sum_pieces(void *opaque, xep_op_t *op)
+static xep_status_t sum_pieces(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_terms_t terms = {slot->routing->first, slot->routing->dests, NORMAL_ALIKE};
-    if (slot->pieces == 1) return normal_sum(mode, op);
     if (op->coming != 0) return XEP_INPROGRESS;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         slot->sources[r] = normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk,
@@ -210,3 +209,20 @@ xep_status_t normal_sum_pieces(void *opaque, xep_op_t *op)
     normal_sum_tokens(mode, op, &terms, slot->routing->tokens);
     return XEP_OK;
 }
+
+#define NEXT  .kinds = XEP_KIND_NEXT
+#define FIRST .kinds = XEP_KIND_PLAIN | XEP_KIND_CASTS
+const xep_step_t normal_in_pieces_steps[] = {
+    {.at = XEP_AT_OUTPUTS, .name = "outputs", .does = "return outputs", .run = return_outputs, NEXT},
+    {.at = XEP_AT_OUTPUTS, XEP_STEP_PUT_OUTPUTS, .transfers = outputs_transfer, NEXT},
+    {.at = XEP_AT_OUTPUTS, XEP_STEP_FLUSH_OUTPUTS, NEXT},
+    {.at = XEP_AT_BEGIN, .name = "pieces", .does = "begin pieces", .run = begin_pieces, FIRST},
+    {.at = XEP_AT_AGREE, .run = agree_in_pieces, FIRST},
+    {.at = XEP_AT_AGREE, .run = agree_on_next, NEXT},
+    {.at = XEP_AT_SHOW, .name = "rows", .does = "show", .run = show_piece, .agreed = 1},
+    {.at = XEP_AT_END, .run = tell_pieces, FIRST},
+    /* of several pieces; a single one is summed as without */
+    {.at = XEP_AT_INPUT, .run = fill_pieces, .kinds = XEP_KIND_PIECES},
+    {.at = XEP_AT_SUM, .run = sum_pieces, .kinds = XEP_KIND_PIECES},
+    {0},
+};

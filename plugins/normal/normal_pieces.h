@@ -30,24 +30,8 @@
 
 #include "normal_shared.h"
 
-/**
- * Steps of a dispatch, in place of those of always: the slot has one piece; agreement, also of a next piece; what the
- * user sees.
- */
-xep_status_t normal_begin_pieces(void *mode, xep_op_t *op);
-xep_status_t normal_agree_in_pieces(void *mode, xep_op_t *op);
-xep_status_t normal_agree_on_next(void *mode, xep_op_t *op);
-xep_status_t normal_show_piece(void *mode, xep_op_t *op);
-xep_status_t normal_tell_pieces(void *mode, xep_op_t *op);
-
-/** Of a next piece, before the steps of a dispatch: outputs for mapped readers, and for others. */
-xep_status_t normal_return_outputs(void *mode, xep_op_t *op);
-int normal_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                            xep_transfer_t *transfer);
-
-/** Steps of a combine: outputs go where readers will find them; sums. */
-xep_status_t normal_fill_pieces(void *mode, xep_op_t *op);
-xep_status_t normal_sum_pieces(void *mode, xep_op_t *op);
+/** Steps of dispatches, next pieces and combines. */
+extern const xep_step_t normal_in_pieces_steps[];
 
 /** xep_plugin_t.next */
 xep_status_t normal_next(void *mode, xep_op_t *op);

@@ -3,6 +3,21 @@
 /* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
 #include "normal_steps.h"
 
+/*
+ * Metadata for ranks that are not mapped is put together here first: it is a few bytes a row, and a put for each would
+ * cost more than the row.
+ */
+void normal_lay_puts(const normal_t *mode, xep_carve_t *arena, normal_target_t *to)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    const uint64_t rows = shape->tokens * mode->layout.max_dests;
+    to->tokens = xep_carve_array(arena, rows, sizeof *to->tokens);
+    to->idx = xep_carve_array(arena, rows * shape->topk, sizeof(int64_t));
+    to->weights = xep_carve_array(arena, rows * shape->topk, sizeof *to->weights);
+    to->beside = xep_carve_array(arena, rows * shape->scales, 4);
+    to->beside_rows = rows;
+}
+
 /* How many of the rows for a rank, which are in the order of tokens, are of tokens that are not there yet. */
 static uint64_t count_coming(const xep_op_t *op, const uint32_t *tokens, uint64_t rows)
 {
@@ -40,16 +55,16 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
     const normal_routing_t *routing = slot->routing;
     const xep_heap_layout_t *at = &mode->layout.common;
     /* normal_find_places() has set it to where the first row of this rank is staged */
-    const normal_target_t *staged = &slot->targets[rank];
+    const normal_target_t *from = &slot->targets[rank];
     const normal_range_t range = normal_sends(mode, op, rank);
     const struct {
         const void *src;
         xep_area_t area;
         size_t bytes;
     } arrays[METADATA] = {
-        {staged->tokens, at->tokens, sizeof(int32_t)},
-        {staged->idx, at->idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
-        {staged->weights, at->weights, args->topk_weights != NULL ? routing->topk * sizeof(float) : 0},
+        {from->tokens, at->tokens, sizeof(int32_t)},
+        {from->idx, at->idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
+        {from->weights, at->weights, args->topk_weights != NULL ? routing->topk * sizeof(float) : 0},
     };
     const xep_field_t *field = &slot->fields.of[number < METADATA ? 0 : number - METADATA];
     const size_t bytes = number < METADATA ? arrays[number].bytes : field->stride;
@@ -63,7 +78,7 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
         transfer->offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + range.at * bytes;
         return;
     }
-    transfer->src = staged->beside + xep_field_place(field, staged->beside_rows, staged->beside_row);
+    transfer->src = from->beside + xep_field_place(field, from->beside_rows, from->beside_row);
     transfer->offset = xep_area_at(at->beside, slot->from[rank].slot) + xep_field_place(field, at->recv_rows, range.at);
 }
 
@@ -75,8 +90,8 @@ xep_status_t normal_list_puts(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* The digest is what the signal brings along: the wire delivers it before the word. Begin follows it in the line. */
-void normal_done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer)
+/* The digest is what the signal brings along: the wire delivers it before the word. */
+void normal_done_transfer(const normal_t *mode, const xep_op_t *op, xep_transfer_t *transfer)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     uint64_t line = normal_line_there(mode, op);
@@ -86,10 +101,6 @@ void normal_done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t ran
                                  .offset = line + offsetof(normal_line_t, digest),
                                  .signal_offset = line + offsetof(normal_line_t, done),
                                  .value = op->epoch};
-    if (!mode->grants) return;
-    slot->endings[rank] = (normal_ending_t){slot->digest, slot->granted[rank]};
-    transfer->src = (const char *)&slot->endings[rank];
-    transfer->bytes = sizeof slot->endings[rank];
 }
 
 /* Rows, the arrays beside them, done. After an error all but done is left out: the others wait for it. */
@@ -101,6 +112,6 @@ int normal_dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t ra
     if (xep_kit_state(op)->verdict != XEP_OK) number += rows;
     if (number == 0) rows_transfer(mode, op, rank, transfer);
     else if (number < rows) metadata_transfer(mode, op, rank, number - 1, transfer);
-    else normal_done_transfer(mode, op, rank, transfer);
+    else normal_done_transfer(mode, op, transfer);
     return number <= rows;
 }

@@ -56,11 +56,9 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
                 [NORMAL_SCALES] = args->nscales,
                 [NORMAL_SCALES_DTYPE] = args->nscales ? args->scales_dtype : 0,
                 [NORMAL_CACHED] = op->cached_slot != XEP_NO_SLOT,
-                [NORMAL_IN_PLACE] = (args->flags & XEP_DISPATCH_IN_PLACE) != 0,
                 [NORMAL_PIECES] = (args->flags & XEP_DISPATCH_PIECES) != 0,
                 [NORMAL_REFUSED] = op->refused,
             },
-        .rows_at = xep_kit_state(op)->in_place.rows_at,
     };
 }
 

@@ -84,7 +84,7 @@ static normal_routing_t *find_free(normal_t *mode)
 /* A slot's routing as it was made, with the rows of ranks that are out by now. */
 static normal_routing_t *whole_routing(const normal_slot_t *slot)
 {
-    return slot->routing == &slot->narrow ? slot->whole : slot->routing;
+    return slot->routing->whole != NULL ? slot->routing->whole : slot->routing;
 }
 
 /* The slot's routing is that of a handle long released; others may still use it. */

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The steps of a plain dispatch and a plain combine, and of what they are made, for the files that have steps of
- * their own: for masks, nodes, pieces, rows in place. normal_steps.c has the lists.
+ * The steps of a plain dispatch and a plain combine, and of what they are made, for the files of features, which have
+ * steps of their own: for masks, nodes, pieces, rows in place.
  */
 #ifndef XEP_NORMAL_STEPS_H
 #define XEP_NORMAL_STEPS_H
 
 #include "normal_shared.h"
 
-/** The steps of all buffers, and the choice of those that operations of this one take. */
+/** Steps of plain buffers; of features: operations that cast, rows in place, rows that stay on devices. */
 extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];
+extern const xep_step_t normal_casts_steps[], normal_in_place_steps[], normal_direct_steps[];
+
+/** Composes those that operations of this buffer take. */
 void normal_choose_steps(normal_t *mode);
 
 /* ---- normal_plan.c: who gets what ---- */
@@ -26,6 +29,9 @@ void normal_list_tokens(normal_t *mode, normal_routing_t *routing);
 
 /* ---- normal_put.c: what ranks get that are not mapped ---- */
 
+/** Lays metadata that goes to them, in the arena. */
+void normal_lay_puts(const normal_t *mode, xep_carve_t *arena, normal_target_t *to);
+
 /** Step: a dispatch begins. */
 xep_status_t normal_list_puts(void *mode, xep_op_t *op);
 
@@ -33,7 +39,7 @@ int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank
                              xep_transfer_t *transfer);
 
 /** The last one of these. */
-void normal_done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer);
+void normal_done_transfer(const normal_t *mode, const xep_op_t *op, xep_transfer_t *transfer);
 
 /* ---- normal_cast.c ---- */
 
@@ -42,9 +48,6 @@ void normal_lay_casts(normal_t *mode);
 
 /** Makes a dispatch that casts, whose routing is known, one of the rows that its own become. An error refuses it. */
 xep_status_t normal_begin_casts(normal_t *mode, xep_op_t *op);
-
-/** Step: casts them. */
-xep_status_t normal_cast_rows(void *mode, xep_op_t *op);
 
 /* ---- normal_dispatch.c ---- */
 
@@ -121,28 +124,6 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
 /** Steps, or what they do: sums all of them, by their ranks. */
 xep_status_t normal_sum_terms(normal_t *mode, xep_op_t *op, const normal_terms_t *terms);
 xep_status_t normal_sum(void *mode, xep_op_t *op);
-
-/* ---- normal_in_place.c: rows that are read in place (kit_in_place.h) ---- */
-
-/* With XEP_DISPATCH_IN_PLACE step 4 (normal.h) moves no rows between mapped ranks. Records say where they are. */
-
-/** Steps: the records say where rows are in place; no rows are stored; row of the slot is filled. */
-xep_status_t normal_check_places(void *mode, xep_op_t *op);
-xep_status_t normal_leave_rows(void *mode, xep_op_t *op);
-xep_status_t normal_point_rows(void *mode, xep_op_t *op);
-
-/* ---- normal_direct.c ---- */
-
-/** Step 4 and 5 of a dispatch: rows of all ranks; then metadata and done, which the second one lists. */
-xep_status_t normal_move_direct(void *mode, xep_op_t *op);
-int normal_direct_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                           xep_transfer_t *transfer);
-
-/** Steps of a combine: rows, all in one go; weights and the offer; sums. */
-xep_status_t normal_return_direct(void *mode, xep_op_t *op);
-int normal_direct_offer_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                                 xep_transfer_t *transfer);
-xep_status_t normal_sum_direct(void *mode, xep_op_t *op);
 
 /* ---- for the plugin; what travels, which normal_paths.c tells ---- */
 

@@ -6,13 +6,16 @@
 #include "error.h"
 #include "request.h"
 
-/* A capacity concerns a whole dispatch; rows in place are not received. */
+/* A capacity concerns a whole dispatch; rows in place are not received; pieces are cut out of a compact layout. */
 xep_status_t xep_check_pieces(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
     if (!buffer->shape.in_pieces)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_PIECES (without XEP_BUFFER_PIECES)");
     if ((a->flags & XEP_DISPATCH_IN_PLACE) != 0)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_PIECES with XEP_DISPATCH_IN_PLACE");
+    if (a->arrangement == XEP_ROWS_BY_EXPERT_PADDED)
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "invalid arrangement: XEP_ROWS_BY_EXPERT_PADDED (with XEP_DISPATCH_PIECES: compact)");
     if (a->capacity != 0)
         return xep_fail(XEP_ERR_INVALID, "invalid capacity: %llu rows (0 with XEP_DISPATCH_PIECES)",
                         (unsigned long long)a->capacity);

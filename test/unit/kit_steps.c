@@ -12,15 +12,15 @@ static xep_status_t run(void *mode, xep_op_t *op)
     return XEP_OK;
 }
 
-static const xep_step_t list[] = {
-    {.name = "all", .run = run},
-    {.name = "first", .run = run, .with = 1},
-    {.name = "second", .run = run, .with = 2},
-    {.name = "both", .run = run, .with = 3},
-    {.name = "not first", .run = run, .without = 1},
-    {.name = "neither", .run = run, .without = 3},
-    {0},
-};
+static xep_status_t another(void *mode, xep_op_t *op)
+{
+    return run(mode, op);
+}
+
+static void store(const void *mode, const xep_op_t *op, uint32_t rank)
+{
+    (void)mode, (void)op, (void)rank;
+}
 
 static const _Atomic uint64_t *word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
@@ -28,37 +28,73 @@ static const _Atomic uint64_t *word(const void *mode, const xep_op_t *op, uint32
     return NULL;
 }
 
-static const xep_step_t list_of_dispatches[] = {
-    {.name = "next", .run = run, .with = XEP_STEPS_OF_NEXT},
-    {.name = "no next", .run = run, .without = XEP_STEPS_OF_NEXT},
-    {.name = "left out", .run = run, .word = word, .with = 1},
-    {.name = "opens", .run = run, .word = word, .hears_through = 1},
+static const xep_step_t plain[] = {
+    {.at = XEP_AT_DRAIN, .name = "replaced", .run = run},
+    {.at = XEP_AT_INPUT, .name = "replaced for some", .run = run},
+    {.at = XEP_AT_READY, .name = "first of two", .run = run},
+    {.at = XEP_AT_READY, .name = "second of two", .run = run},
+    {.at = XEP_AT_SUM, .name = "not of casts", .run = run, .kinds = XEP_KIND_PLAIN | XEP_KIND_PIECES},
+    {.at = XEP_AT_READ, .name = "with a word", .run = run, .word = word, .agreed = 1},
+    {0},
+};
+static const xep_step_t first[] = {
+    {.at = XEP_AT_MEMORY, .name = "of dispatches", .run = run},
+    {.at = XEP_AT_DRAIN, .name = "replaced, too", .run = run},
+    {.at = XEP_AT_INPUT, .name = "of casts", .run = run, .kinds = XEP_KIND_CASTS},
+    {.at = XEP_AT_INPUT, .name = "of pieces", .run = run, .kinds = XEP_KIND_PIECES},
+    {0},
+};
+static const xep_step_t last[] = {
+    {.at = XEP_AT_DRAIN, .name = "last", .run = run},
+    {.at = XEP_AT_OFFER, .name = "between", .run = run},
+    {.at = XEP_AT_READ, .run = another, .store = store},
+    {0},
+};
+
+static const xep_step_t plain_dispatch[] = {
+    {.name = "next", .run = run, .kinds = XEP_KIND_NEXT},
+    {.name = "no next", .run = run, .kinds = XEP_KIND_PLAIN | XEP_KIND_CASTS},
+    {.name = "opens", .run = run, .word = word},
     {.name = "later", .run = run, .word = word},
     {0},
 };
 
-const xep_kit_mode_t xep_kit_mode = {.combine_steps = list, .dispatch_steps = list_of_dispatches};
+const xep_kit_mode_t xep_kit_mode = {.dispatch_steps = plain_dispatch, .combine_steps = plain};
 
-/* Of the lists those for a buffer with the second of two features alone, in their order. */
-TEST(steps_are_chosen)
+static void compare(const xep_step_t *chosen, uint32_t count, const char *const *names)
+{
+    for (uint32_t i = 0; i < count; i++) assert_string_equal(chosen[i].name, names[i]);
+    assert_null(chosen[count].run);
+}
+#define COMPARE(_chosen, ...) \
+    compare(_chosen, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *), (const char *[]){__VA_ARGS__})
+
+/* Of each place the steps of the last feature that has some there, for that kind of operation. */
+TEST(steps_are_composed)
 {
     static const uint32_t through[] = {0};
     static const xep_shape_t shape = {.nranks = 0};
     static xep_kit_t kit = {.shape = &shape};
-    xep_steps_choose(&kit, 2, through);
-    const xep_step_t *chosen = kit.steps[XEP_OP_COMBINE], *of_next = kit.steps[XEP_OP_NEXT];
-    assert_string_equal(chosen[0].name, "all");
-    assert_string_equal(chosen[1].name, "second");
-    assert_string_equal(chosen[2].name, "not first");
-    assert_null(chosen[3].run);
-    assert_string_equal(of_next[0].name, "next");
-    assert_string_equal(kit.steps[XEP_OP_DISPATCH][0].name, "no next");
-    /* the first of them that waits opens, and the one that hears through others knows whom */
+    const xep_step_t *const features[] = {first, NULL, last};
+    xep_steps_choose(&kit, features, 3, through);
+    COMPARE(kit.steps[XEP_OP_COMBINE], "last", "replaced for some", "between", "first of two", "second of two",
+            "not of casts", "with a word");
+    COMPARE(kit.steps[XEP_OP_COMBINE + XEP_STEPS_CASTS], "last", "of casts", "between", "first of two", "second of two",
+            "with a word");
+    COMPARE(kit.steps[XEP_OP_COMBINE + XEP_STEPS_PIECES], "last", "of pieces", "between", "first of two",
+            "second of two", "not of casts", "with a word");
+    const xep_step_t *of_next = kit.steps[XEP_OP_NEXT];
+    COMPARE(of_next, "next", "opens", "later", "of dispatches");
+    COMPARE(kit.steps[XEP_OP_DISPATCH], "no next", "opens", "later", "of dispatches");
+    /* the first of them that waits opens */
     assert_int_equal(of_next[0].opens, 0);
-    assert_string_equal(of_next[1].name, "opens");
     assert_int_equal(of_next[1].opens, 1);
-    assert_ptr_equal(of_next[1].through, through);
     assert_int_equal(of_next[2].opens, 0);
-    assert_null(of_next[2].through);
-    assert_null(of_next[3].run);
+    assert_ptr_equal(kit.through, through);
+    /* what one without a name does not say is as in the plain one */
+    const xep_step_t *mixed = &kit.steps[XEP_OP_COMBINE][6];
+    assert_ptr_equal(mixed->run, another);
+    assert_ptr_equal(mixed->store, store);
+    assert_ptr_equal(mixed->word, word);
+    assert_int_equal(mixed->agreed, 1);
 }

@@ -253,12 +253,12 @@ static const xep_step_t dispatch_steps[] = {
 };
 
 static const xep_step_t combine_steps[] = {
-    XEP_COMBINE_STEP_DRAIN,
+    {XEP_COMBINE_STEP_DRAIN},
     {.name = "room to give rows back", .run = xep_step_send, .transfers = returned_transfer},
     {.name = "offers", .run = xep_step_wait, .word = xep_combine_ready_word},
-    XEP_COMBINE_STEP_AGREE,
+    {XEP_COMBINE_STEP_AGREE},
     {.name = "sums", .run = sum, .agreed = 1},
-    XEP_COMBINE_STEP_TELL_READ,
+    {XEP_COMBINE_STEP_TELL_READ},
     {XEP_STEP_FLUSH},
     {0},
 };
