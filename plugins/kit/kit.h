@@ -121,12 +121,6 @@ static inline xep_kit_state_t *xep_kit_state(const xep_op_t *op)
     return op->state;
 }
 
-/** The steps of op. */
-static inline const xep_step_t *xep_kit_steps(const xep_kit_t *kit, const xep_op_t *op)
-{
-    return kit->steps[op->kind + xep_kit_state(op)->casts + xep_kit_state(op)->pieces];
-}
-
 /** The slot that rank chose for the dispatch whose handle is in ours. */
 static inline uint32_t *xep_combine_slot_there(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
 {

@@ -9,10 +9,15 @@
 #include "handshake.h"
 #include "kit.h"
 
+static const xep_step_t *steps_of(const xep_kit_t *kit, const xep_op_t *op)
+{
+    return kit->steps[op->kind + xep_kit_state(op)->casts + xep_kit_state(op)->pieces];
+}
+
 /* The word that says that all rows of a rank are here, at whatever step op is. */
 static const xep_step_t *last_word_step(const xep_kit_t *kit, const xep_op_t *op)
 {
-    const xep_step_t *step = xep_kit_steps(kit, op);
+    const xep_step_t *step = steps_of(kit, op);
     while (step->announced.bytes == 0) step++;
     return step;
 }
@@ -54,7 +59,7 @@ xep_status_t xep_kit_verdict(void *mode, const xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_kit_state_t *state = xep_kit_state(op);
-    return xep_kit_steps(kit, op) + state->step > last_word_step(kit, op) ? state->verdict : XEP_INPROGRESS;
+    return steps_of(kit, op) + state->step > last_word_step(kit, op) ? state->verdict : XEP_INPROGRESS;
 }
 
 /* One that is out may still take part in an operation in flight, but it reads no more, or finds that it was told so. */

@@ -68,7 +68,8 @@ void xep_steps_choose(void *mode, const xep_step_t *const *features, uint32_t co
 
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
 {
-    return xep_kit_steps(kit, op) + xep_kit_state(op)->step;
+    const xep_kit_state_t *state = xep_kit_state(op);
+    return &kit->steps[op->kind + state->casts + state->pieces][state->step];
 }
 
 /* A wire that is dead may say so once only, and to a call whose caller cannot be told: so it is written down. */

@@ -283,13 +283,12 @@ static xep_status_t note_outs(void *opaque, xep_op_t *op)
 static xep_status_t agree_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    normal_left_t *left = normal_left(mode, op);
     if (!is_quiesced(mode, op)) return XEP_INPROGRESS;
     imagine_records(mode, op);
     xep_status_t status = normal_take_records(mode, op, find_left_record);
     if (status != XEP_OK) return status;
     if (!op->is_ruled) normal_judge_room(mode, op);
-    left->changed = normal_count_outs(mode) != left->outs;
+    normal_left(mode, op)->changed = normal_count_outs(mode) != normal_left(mode, op)->outs;
     normal_conclude(mode, op);
     if (xep_kit_state(op)->verdict == XEP_OK && !normal_must_ask(mode, op)) normal_show_tail(op);
     return XEP_OK;
@@ -324,10 +323,11 @@ static int is_excused(const normal_t *mode, const xep_op_t *op, const normal_dig
  */
 static xep_status_t compare_digests(normal_t *mode, xep_op_t *op)
 {
-    normal_digest_t theirs;
+    const normal_digest_t *own = &normal_slot(mode, op->slot)->digest;
     for (uint32_t i = 0; i < op->with.count; i++) {
         const uint32_t r = op->with.rank[i];
-        if (normal_digest_is_own(mode, op, r, &theirs) || is_excused(mode, op, &theirs)) continue;
+        const normal_digest_t theirs = normal_line(mode, normal_index(mode, op), r)->digest;
+        if (memcmp(&theirs, own, sizeof theirs) == 0 || is_excused(mode, op, &theirs)) continue;
         if (!xep_kit_is_out(&mode->kit, r)) return normal_tell_difference(mode, op, r, &theirs);
         mode->kit.env->leave_out(mode->kit.env, op, r);
         i--; /* it is no longer there */

@@ -129,8 +129,7 @@ void normal_make_digest(normal_t *mode, const xep_op_t *op);
 /** Step: compares the digests of all ranks with this rank's. */
 xep_status_t normal_compare_digests(void *mode, xep_op_t *op);
 
-/** Of one rank; copied before it is looked at: a peer may still write. XEP_ERR_PROTOCOL, and who was told what. */
-int normal_digest_is_own(const normal_t *mode, const xep_op_t *op, uint32_t rank, normal_digest_t *theirs);
+/** XEP_ERR_PROTOCOL: who was told what. */
 xep_status_t normal_tell_difference(const normal_t *mode, xep_op_t *op, uint32_t rank, const normal_digest_t *theirs);
 
 #endif
