@@ -8,6 +8,7 @@ buffer is made.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from typing import Any, Callable, NamedTuple, Optional, Sequence
@@ -109,13 +110,24 @@ class LowLatencyHandle:
 
 class _Made(NamedTuple):
     """The buffer for a shape. rows: [L, R * Tmax, H] of what is received. begins: addresses of rows and scales, by
-    slot. zeros: by stream; [L] int32 each, to which a dispatch adds its rows."""
+    slot. zeros: by stream; [L] int32 each, to which a dispatch adds its rows. copying: endings in flight that copy
+    rows out of their slots, the oldest first."""
 
     shape: Shape
     buffer: xep.Buffer
     rows: tuple[int, int, int]
     begins: dict[int, tuple[int, int]]
     zeros: dict[int, list[torch.Tensor]]
+    copying: list[weakref.ref[Ending]]
+
+    def make_way(self) -> None:
+        """For one more dispatch, where a slot is kept by rows that are still to be copied, and parking its handle does
+        not free it. An error is told by the hook or the event."""
+        while self.copying and self.buffer.slots_viewed() >= self.buffer.slots:
+            ending = self.copying.pop(0)()
+            if ending is not None:
+                with contextlib.suppress(xep.XepError):
+                    ending.wait()
 
 
 class LowLatency(Pool):
@@ -137,7 +149,7 @@ class LowLatency(Pool):
         tokens, hidden, experts, topk = shape
         buffer = self._make(experts, topk, hidden, tokens)
         rows = (buffer.local_experts, self._group.nranks * tokens, hidden)
-        made = self.made[shape] = _Made(shape, buffer, rows, _learn(buffer, self.on), {})
+        made = self.made[shape] = _Made(shape, buffer, rows, _learn(buffer, self.on), {}, [])
         buffer.park_when_full()
         return made
 
@@ -147,6 +159,7 @@ class LowLatency(Pool):
         if made is None:  # nor is there a buffer that goes on without a rank
             self._group.barrier()
             return
+        made.make_way()
         with made.buffer.dispatch(*_nothing(made.buffer, self.on)):
             pass
 
@@ -165,6 +178,8 @@ class LowLatency(Pool):
         """(rows, or rows and scales; counts [L]; handle); unless waited for, with an ending that fills them. stats: to
         which counts are added, or None."""
         buffer, self.last = made.buffer, made.buffer
+        if made.copying:
+            made.make_way()
         if self.queue is not None:
             buffer._make_room(None)
             if self.queue.freed:
@@ -192,6 +207,9 @@ class LowLatency(Pool):
         if request is not None:
             end = functools.partial(_end, found._tensors, sent, counts, stats, copies)
             found.dispatched = Ending(request, end, ordering.stream)
+            if copies:
+                made.copying[:] = [one for one in made.copying if getattr(one(), "request", None) is not None]
+                made.copying.append(weakref.ref(found.dispatched))
         elif copies or stats is not None:
             _end([], sent, counts, stats, copies)
         return rows, counts, found
@@ -353,8 +371,8 @@ class LowLatencyCalls(Core):
             this rank waited for its rows, from the begin of receiving (that of the hook, or of the event's wait) until
             they were there.
         round_scale, use_ue8m0: scales as powers of two; four exponent bytes to an int32.
-        return_recv_hook: nothing is received before hook() is called. async_finish: likewise before event; on a CUDA
-            device it goes on by itself.
+        return_recv_hook: nothing is received before hook() is called, or a later dispatch needs the slot. async_finish:
+            likewise before event; on a CUDA device it goes on by itself.
 
         Returns (recv_x [L, R * Tmax, H], or (recv_x, scales [L, R * Tmax, H / 128] float32 or [.., H / 512] int32,
         stored by column), recv_count [L] int32, handle, event, hook). Rows from recv_count on are undefined. Rows of an

@@ -129,6 +129,26 @@ def test_hooks_in_the_wrong_order(world):
     check(world, "hook", False, False, False)
 
 
+@pytest.mark.parametrize("slots", [2, 3, 4])
+@pytest.mark.parametrize("how", ["hook", "event"])
+def test_more_in_flight_than_slots(buffer_of, how, slots):
+    """Nobody waits for any of them meanwhile, and all that they return is kept."""
+    world = World(buffer_of(low_latency_mode=True, num_slots=slots))
+    rows, counts, *_ = world.dispatch(use_fp8=False)
+    want = [rows[e, :count].clone() for e, count in enumerate(counts.tolist())]
+    del rows
+    stats = torch.zeros(world.local, dtype=torch.int32)
+    options = dict(async_finish=how == "event", return_recv_hook=how == "hook")
+    begun = [
+        world.dispatch(use_fp8=False, cumulative_local_expert_recv_stats=stats, **options) for _ in range(2 * slots + 1)
+    ]
+    for recv_x, came, _, event, hook in begun:
+        finish(event, hook, how)
+        assert torch.equal(came, counts)
+        assert all(torch.equal(recv_x[e, : len(one)], one) for e, one in enumerate(want))
+    assert torch.equal(stats, len(begun) * counts)
+
+
 def test_events_that_nobody_waits_for(world):
     wanted = world.x.float() * world.weights.masked_fill(world.idx < 0, 0).sum(1, keepdim=True)
     results = []
