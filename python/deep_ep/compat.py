@@ -170,6 +170,8 @@ class Runtime:
         return 0 if queue is None else queue.device.index
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of Python, which asks an object that has no Buffer yet, too
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._buffer, name)
 
     # ---- normal mode ----

@@ -187,6 +187,7 @@ def test_runtime(world):
     for name in ("nvlink_barrier", "get_local_ipc_handle", "get_local_nvshmem_unique_id", "sync"):
         with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
             getattr(runtime, name)
+    assert copy.copy(runtime).get_num_rdma_ranks() == runtime.get_num_rdma_ranks()
     world.buffer.destroy()
     assert world.buffer.runtime is None and not runtime.is_available() and not runtime.is_internode_available()
 
