@@ -133,6 +133,10 @@ class Buffer(LowLatencyCalls):
     def is_available(self) -> bool:
         return not self._destroyed
 
+    def _close(self) -> None:
+        self._scratch.clear()
+        super()._close()
+
     def get_local_buffer_tensor(
         self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0, use_rdma_buffer: bool = False
     ) -> torch.Tensor:

@@ -39,7 +39,7 @@ def spread_there(to: torch.Tensor, source: torch.Tensor, slots: torch.Tensor, ze
     behind = torch.where(slots < 0, len(to), slots).reshape(-1).to(torch.int64)  # what is none is behind the last
     sources = torch.arange(len(behind), device=slots.device) // (1 if each else max(1, slots.shape[1]))
     rows = torch.full((len(to) + 1,), -1, dtype=torch.int64, device=slots.device).scatter_(0, behind, sources)[:-1]
-    if source.shape[0]:
+    if source.numel():
         to.copy_((source.reshape(-1, 1) if each else source).index_select(0, rows.clamp(min=0)))
     if zero:
         to.masked_fill_((rows < 0).unsqueeze(1), 0)

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import warnings
+import weakref
 
 import pytest
 
@@ -15,6 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 import deep_ep.utils as utils  # noqa: E402
 import xep  # noqa: E402
+from deep_ep.handles import spread_there  # noqa: E402
 from deep_ep.utils.comm import Nodes  # noqa: E402
 
 
@@ -163,6 +165,20 @@ def test_local_buffer_tensor(buffer):
     ):
         with pytest.raises(ValueError, match="offset: expected|size: expected at most"):
             buffer.get_local_buffer_tensor(torch.bfloat16, **wrong)
+
+
+def test_destroy_frees_local_buffers():
+    buffer = deep_ep.Buffer(num_nvl_bytes=1280, explicitly_destroy=True)
+    buffer.get_local_buffer_tensor(torch.uint8)
+    memory = weakref.ref(buffer._scratch[False])
+    buffer.destroy()
+    assert memory() is None
+
+
+def test_weights_by_expert_of_no_selections():
+    to = torch.full((4, 1), 7.0)
+    spread_there(to, torch.empty((2, 0)), torch.empty((2, 0), dtype=torch.int32), zero=True, each=True)
+    assert torch.equal(to, torch.zeros((4, 1)))
 
 
 def test_events(buffer):
