@@ -366,7 +366,8 @@ class LowLatencyCalls(Core):
 
         x: [T, H] bfloat16, H a multiple of 128; T up to num_max_dispatch_tokens_per_rank, Tmax, which with H, K and
             num_experts is the same on every rank. topk_idx: [T, K]: expert, or -1.
-        cumulative_local_expert_recv_stats: [L] int32, to which the rows received are added.
+        cumulative_local_expert_recv_stats: [L] int32, to which the rows received are added; of an asynchronous call
+            when its hook is called, or its event waited for.
         dispatch_wait_recv_cost_stats: of CPU tensors, [R] int64: to each source's are added the nanoseconds for which
             this rank waited for its rows, from the begin of receiving (that of the hook, or of the event's wait) until
             they were there.
