@@ -110,24 +110,28 @@ class LowLatencyHandle:
 
 class _Made(NamedTuple):
     """The buffer for a shape. rows: [L, R * Tmax, H] of what is received. begins: addresses of rows and scales, by
-    slot. zeros: by stream; [L] int32 each, to which a dispatch adds its rows. copying: endings in flight that copy
-    rows out of their slots, the oldest first."""
+    slot. zeros: by stream; [L] int32 each, to which a dispatch adds its rows. pending: endings that copy rows out of
+    their slots, and those that are left to a hook on a device, the oldest first."""
 
     shape: Shape
     buffer: xep.Buffer
     rows: tuple[int, int, int]
     begins: dict[int, tuple[int, int]]
     zeros: dict[int, list[torch.Tensor]]
-    copying: list[weakref.ref[Ending]]
+    pending: list[weakref.ref[Ending]]
 
-    def make_way(self) -> None:
-        """For one more dispatch, where a slot is kept by rows that are still to be copied, and parking its handle does
-        not free it. An error is told by the hook or the event."""
-        while self.copying and self.buffer.slots_viewed() >= self.buffer.slots:
-            ending = self.copying.pop(0)()
+    def make_way(self, queue: Optional[DeviceQueue]) -> None:
+        """For one more dispatch. Parking a handle does not free a slot whose rows are still to be copied, nor does it
+        order streams. An error is told by the hook or the event."""
+        slots = self.buffer.slots
+        self.pending[:] = [one for one in self.pending if getattr(one(), "request", None) is not None]
+        while self.pending and (len(self.pending) >= slots or self.buffer.slots_viewed() >= slots):
+            ending = self.pending.pop(0)()
             if ending is not None:
                 with contextlib.suppress(xep.XepError):
                     ending.wait()
+                if queue is not None and ending.stream is not None:
+                    queue.order(queue.current(), ending.stream)
 
 
 class LowLatency(Pool):
@@ -159,7 +163,7 @@ class LowLatency(Pool):
         if made is None:  # nor is there a buffer that goes on without a rank
             self._group.barrier()
             return
-        made.make_way()
+        made.make_way(self.queue)
         with made.buffer.dispatch(*_nothing(made.buffer, self.on)):
             pass
 
@@ -178,8 +182,8 @@ class LowLatency(Pool):
         """(rows, or rows and scales; counts [L]; handle); unless waited for, with an ending that fills them. stats: to
         which counts are added, or None."""
         buffer, self.last = made.buffer, made.buffer
-        if made.copying:
-            made.make_way()
+        if made.pending:
+            made.make_way(self.queue)
         if self.queue is not None:
             buffer._make_room(None)
             if self.queue.freed:
@@ -207,9 +211,8 @@ class LowLatency(Pool):
         if request is not None:
             end = functools.partial(_end, found._tensors, sent, counts, stats, copies)
             found.dispatched = Ending(request, end, ordering.stream)
-            if copies:
-                made.copying[:] = [one for one in made.copying if getattr(one(), "request", None) is not None]
-                made.copying.append(weakref.ref(found.dispatched))
+            if copies or ordering.stream is not None:
+                made.pending.append(weakref.ref(found.dispatched))
         elif copies or stats is not None:
             _end([], sent, counts, stats, copies)
         return rows, counts, found

@@ -37,7 +37,7 @@ class Ending:
     def __init__(
         self, request: Optional[xep.Request], end: Optional[Callable[[], None]] = None, stream: Any = None
     ) -> None:
-        self.request, self._end, self._stream = request, end, stream
+        self.request, self._end, self.stream = request, end, stream
 
     def wait(self) -> None:
         if self.request is None:
@@ -45,7 +45,7 @@ class Ending:
         self.request.wait()
         self.request, end, self._end = None, self._end, None  # which may have what has this
         if end is not None:
-            with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
+            with torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext():
                 end()
 
     def hook(self) -> Callable[[], None]:
