@@ -394,6 +394,7 @@ const xep_step_t normal_without_steps[] = {
     {.at = XEP_AT_MOVE, .run = normal_move_masked, .transfers = normal_dispatch_transfer},
     {.at = XEP_AT_COMPARE, OUT, .does = "compare digests", .run = compare_masked},
     {.at = XEP_AT_DRAIN, XEP_COMBINE_STEP_DRAIN_BY(xep_masks_read_word)},
-    {.at = XEP_AT_SUM, .run = sum_listed},
+    {.at = XEP_AT_SUM, .run = sum_listed, .kinds = XEP_KIND_PLAIN},
+    {.at = XEP_AT_SUM, .does = "decode and sum", .run = sum_listed, .kinds = XEP_KIND_CASTS},
     {0},
 };

@@ -70,7 +70,11 @@ static const xep_step_t wired[] = {
 };
 
 static const xep_step_t by_selection[] = {
-    {.at = XEP_AT_ORDER, .name = "sums", .does = "order them", .run = normal_order_by_selection},
+    {.at = XEP_AT_ORDER,
+     .name = "sums",
+     .does = "order them",
+     .run = normal_order_by_selection,
+     .kinds = XEP_KIND_PLAIN | XEP_KIND_CASTS},
     {0},
 };
 
