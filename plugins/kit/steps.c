@@ -21,7 +21,8 @@ static const xep_step_t *find(const xep_step_t *step, unsigned place, unsigned k
 /* What a step leaves out is as in the plain one. */
 static xep_step_t complete(const xep_step_t *step, const xep_step_t *plain)
 {
-    if (step->name != NULL || plain == NULL) return *step;
+    assert(step->name != NULL || plain != NULL);
+    if (step->name != NULL) return *step;
     xep_step_t whole = *plain;
     whole.run = step->run;
     whole.hears_through = step->hears_through;

@@ -45,35 +45,35 @@ typedef struct xep_step {
  */
 enum {
     XEP_AT_OUTPUTS = 1, /* a next piece is a dispatch behind the outputs of the piece before */
-    XEP_AT_MEMORY,
+    XEP_AT_MEMORY,      /* in which rows are read in place */
     XEP_AT_CAST,
-    XEP_AT_BEGIN,
-    XEP_AT_ORDER,
-    XEP_AT_LISTS,
-    XEP_AT_TELL,
-    XEP_AT_HEAR,
-    XEP_AT_AGREE,
-    XEP_AT_CHECK,
-    XEP_AT_ROOM,
-    XEP_AT_PLACES,
-    XEP_AT_STAY,
-    XEP_AT_MOVE,
-    XEP_AT_ROWS,
-    XEP_AT_COMPARE,
-    XEP_AT_SHOW,
-    XEP_AT_POINT,
+    XEP_AT_BEGIN,   /* what a feature remembers of the operation */
+    XEP_AT_ORDER,   /* of sums */
+    XEP_AT_LISTS,   /* of what will be put */
+    XEP_AT_TELL,    /* records; in ll packets and notices, too */
+    XEP_AT_HEAR,    /* those of all ranks */
+    XEP_AT_AGREE,   /* what they say is checked */
+    XEP_AT_CHECK,   /* what they say of rows in place */
+    XEP_AT_ROOM,    /* receivers are asked for it */
+    XEP_AT_PLACES,  /* where rows go */
+    XEP_AT_STAY,    /* rows in place do, with their rank */
+    XEP_AT_MOVE,    /* rows go out, and the word behind them */
+    XEP_AT_ROWS,    /* of all ranks are here */
+    XEP_AT_COMPARE, /* digests */
+    XEP_AT_SHOW,    /* a piece */
+    XEP_AT_POINT,   /* at rows in place */
     XEP_AT_FLUSH,
     XEP_AT_END,
-    XEP_AT_BEHIND,
-    XEP_AT_DRAIN,
+    XEP_AT_BEHIND, /* the end: memory that the wire may have read until the flush */
+    XEP_AT_DRAIN,  /* from here on of combines */
     XEP_AT_INPUT,
-    XEP_AT_BEGINS,
+    XEP_AT_BEGINS, /* readers are told where their rows begin in it */
     XEP_AT_OFFER,
-    XEP_AT_READY,
-    XEP_AT_FOUND,
+    XEP_AT_READY, /* the offers of all ranks are here, and compared */
+    XEP_AT_FOUND, /* which rows are summed, and where they begin */
     XEP_AT_SUM,
-    XEP_AT_LEAVE,
-    XEP_AT_READ,
+    XEP_AT_LEAVE, /* puts do: the flush */
+    XEP_AT_READ,  /* owners are told that their rows were */
     XEP_PLACES
 };
 
@@ -90,9 +90,10 @@ enum {
 
 /**
  * Composes the steps of a buffer: at each place those of the last feature that has any there, else those of the mode. A
- * step of a feature that has no name is the mode's at this place with another run, store or transfers. features: a list
- * each, NULL where the buffer has not that one. through: [R] the rank in whose heap this one finds what another one
- * says, as xep_words_arrived_through() has it; NULL: always in its own. xep_kit_open() has with none.
+ * step of a feature that has no name is the mode's at this place, which must have one, with another run and, where it
+ * has them, another does, store and transfers; its word is the mode's. features: a list each, NULL where the buffer has
+ * not that one. through: [R] the rank in whose heap this one finds what another one says, as
+ * xep_words_arrived_through() has it; NULL: always in its own. xep_kit_open() has with none.
  */
 void xep_steps_choose(void *mode, const xep_step_t *const *features, uint32_t count, const uint32_t *through);
 

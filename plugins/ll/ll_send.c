@@ -185,8 +185,8 @@ xep_status_t ll_send_mapped(void *mode, xep_op_t *op)
 /* ---- begin ---- */
 
 /*
- * The packet follows from the notice, and ll_in_place_take() completes both, where rows are read in place. Rows are not
- * packed here, but by the team in the first step.
+ * The packet follows from the notice, and take_memory() in ll_in_place.c completes both, where rows are read in place.
+ * Rows are not packed here, but by the team in the first step.
  */
 xep_status_t ll_begin_sending(ll_t *mode, xep_op_t *op, const int32_t *experts)
 {

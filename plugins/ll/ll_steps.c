@@ -128,7 +128,7 @@ static const xep_step_t crowded[] = {
     {0},
 };
 
-/* The later ones replace steps of those before; masks exclude the others, but for casts. */
+/* The later ones replace steps of those before; masks exclude crowds, rows in place and pieces. */
 void ll_choose_steps(ll_t *mode)
 {
     const xep_shape_t *shape = mode->kit.shape;

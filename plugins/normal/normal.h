@@ -201,7 +201,7 @@ typedef struct normal_slot {
     uint64_t *expert_rows;     /* [L] aligned: recv shows it */
     normal_record_t record;    /* sent to unmapped ranks: unchanged until flushed */
     normal_digest_t digest;    /* likewise */
-    normal_target_t staged;    /* metadata for ranks that are not mapped, by (rank, row), of which it is the first */
+    normal_target_t staged;    /* where metadata for ranks that are not mapped begins: by (rank, row) */
     char *coded;               /* [recv_rows] of the codec's stride: rows encoded for ranks that are not mapped; flat */
     struct normal_traffic *traffic; /* normal_nodes.h; NULL where it is flat */
     struct normal_left *left;       /* normal_masks.h; NULL: no rank is ever left out */

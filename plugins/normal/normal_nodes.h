@@ -82,8 +82,8 @@ typedef struct normal_passing {
     /* [upstreams][locals] row of a local rank's slot where those of the upstream rank begin */
     uint64_t *begins;
     uint64_t *dest_first; /* [upstreams][T + 1] in dests, of the rows in the order in which they pass */
-    /* [upstreams][T][most_locals] place of a local rank that gets a row, and which row of its slot that is; those of a
-     * row are in the order of sums */
+    /* room for [upstreams][T][most_locals]: place of a local rank that gets a row, and which row of its slot that is;
+     * those of a row are in the order of sums, and those of the next row follow */
     normal_dest_t *dests;
 } normal_passing_t;
 
