@@ -272,7 +272,7 @@ xep_status_t ll_next(void *opaque, xep_op_t *op)
     return ll_begin_sending(mode, op, slot->some);
 }
 
-/* ---- outputs ---- */
+/* ---- outputs: of host memory alone, so that none are still coming; readers pull nothing, and need no table ---- */
 
 static xep_status_t return_outputs(void *mode, xep_op_t *op)
 {
@@ -284,15 +284,8 @@ static xep_status_t return_outputs(void *mode, xep_op_t *op)
 static xep_status_t sum_returned(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
-    if (op->coming != 0) return XEP_INPROGRESS;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->sources[r] = ll_find_returned(mode, op);
     return ll_sum_rows(mode, op);
-}
-
-/* Readers pull nothing, and need no table. */
-static xep_status_t return_last_outputs(void *mode, xep_op_t *op)
-{
-    return op->coming != 0 ? XEP_INPROGRESS : return_outputs(mode, op);
 }
 
 /* Rows of earlier pieces have gone as they are, and so go those of the last one, whatever a combine is to cast. */
@@ -312,7 +305,7 @@ const xep_step_t ll_in_pieces_steps[] = {
     {.at = XEP_AT_OUTPUTS, XEP_STEP_FLUSH_OUTPUTS, NEXT},
     {.at = XEP_AT_PLACES, .run = receive_piece},
     /* of several pieces; a single one is summed as without */
-    {.at = XEP_AT_INPUT, .run = return_last_outputs, .kinds = XEP_KIND_PIECES},
+    {.at = XEP_AT_INPUT, .run = return_outputs, .kinds = XEP_KIND_PIECES},
     {.at = XEP_AT_SUM, .run = sum_returned, .kinds = XEP_KIND_PIECES},
     {0},
 };

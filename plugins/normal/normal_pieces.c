@@ -175,9 +175,9 @@ static int find_kept(const normal_t *mode, const xep_op_t *op, uint32_t reader, 
     return 1;
 }
 
+/* Of host memory alone, so that none are still coming. */
 static xep_status_t fill_pieces(void *opaque, xep_op_t *op)
 {
-    if (op->coming != 0) return XEP_INPROGRESS;
     normal_fill_all(opaque, op, find_kept);
     return XEP_OK;
 }
@@ -202,7 +202,6 @@ static xep_status_t sum_pieces(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_terms_t terms = {slot->routing->first, slot->routing->dests, NORMAL_ALIKE};
-    if (op->coming != 0) return XEP_INPROGRESS;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         slot->sources[r] = normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk,
                                                  normal_returned_begin(mode, slot, mode->kit.shape->rank, r));
