@@ -34,12 +34,18 @@ static xep_status_t fake_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, c
     return XEP_OK;
 }
 
+/* other threads may look at words meanwhile */
+static void store(char *word, uint64_t value)
+{
+    atomic_store_explicit((_Atomic uint64_t *)(void *)word, value, memory_order_release);
+}
+
 /* what rank 0 tells rank 1, rank 1 tells rank 0: its share of an allgather lies behind ours, its word too */
 static void answer(fake_heap_t *heap, uint64_t offset, size_t bytes, uint64_t word, uint64_t value)
 {
     char *own = heap->regions[0];
     if (bytes != 0 && heap->control) memcpy(own + offset + SHARE, own + offset, bytes);
-    memcpy(own + word + (heap->control ? LINE : sizeof(xep_buffer_line_t)), &value, sizeof value);
+    store(own + word + (heap->control ? LINE : sizeof(xep_buffer_line_t)), value);
 }
 
 static xep_status_t fake_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
@@ -49,7 +55,7 @@ static xep_status_t fake_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
     if (unit_mirror.how == MIRROR_TAKES_NO_SIGNAL && rank == 1) return XEP_INPROGRESS;
     if (unit_mirror.how == MIRROR_UNREACHABLE && rank == 1) return xep_fail(XEP_ERR_PEER, "rank 1 cannot be reached");
     if (bytes != 0) memmove(heap->regions[rank] + offset, src, bytes);
-    memcpy(heap->regions[rank] + word, &value, sizeof value);
+    store(heap->regions[rank] + word, value);
     if (rank == 1 && unit_mirror.how != MIRROR_SILENT) answer(heap, offset, bytes, word, value);
     if (rank == 1 && unit_mirror.silent_after != 0 && --unit_mirror.silent_after == 0) unit_mirror.how = MIRROR_SILENT;
     return XEP_OK;
