@@ -76,8 +76,8 @@ xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op);
 #define XEP_COMBINE_STEP_TELL_READ \
     .name = "room to say that rows were read", .does = "tell read", .run = xep_combine_tell_read
 /*
- * Of a next piece. The outputs of the piece before may lie in the slot: they are sent, and have left, before rows of
- * the next one are written there.
+ * A next piece first sends the outputs of the piece before, which may lie in the slot, and waits until they have left:
+ * then its rows are written there.
  */
 #define XEP_STEP_PUT_OUTPUTS   .name = "outputs to go out", .does = "put outputs", .run = xep_step_put
 #define XEP_STEP_FLUSH_OUTPUTS .name = "outputs to leave", .does = "flush outputs", .run = xep_step_flush

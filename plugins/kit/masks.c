@@ -9,15 +9,10 @@
 #include "handshake.h"
 #include "kit.h"
 
-static const xep_step_t *steps_of(const xep_kit_t *kit, const xep_op_t *op)
-{
-    return kit->steps[op->kind + xep_kit_state(op)->casts + xep_kit_state(op)->pieces];
-}
-
 /* The word that says that all rows of a rank are here, at whatever step op is. */
 static const xep_step_t *last_word_step(const xep_kit_t *kit, const xep_op_t *op)
 {
-    const xep_step_t *step = steps_of(kit, op);
+    const xep_step_t *step = xep_steps_at(kit, op) - xep_kit_state(op)->step;
     while (step->announced.bytes == 0) step++;
     return step;
 }
@@ -58,8 +53,7 @@ xep_status_t xep_kit_fetch(void *mode, xep_op_t *op, uint32_t rank)
 xep_status_t xep_kit_verdict(void *mode, const xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
-    const xep_kit_state_t *state = xep_kit_state(op);
-    return steps_of(kit, op) + state->step > last_word_step(kit, op) ? state->verdict : XEP_INPROGRESS;
+    return xep_steps_at(kit, op) > last_word_step(kit, op) ? xep_kit_state(op)->verdict : XEP_INPROGRESS;
 }
 
 /* One that is out may still take part in an operation in flight, but it reads no more, or finds that it was told so. */

@@ -10,7 +10,7 @@
 
 #include "kit.h"
 
-/* The next step for this place of a list, from one on; NULL: there is none. */
+/* The first step for this place, of this one and those behind it in a list; NULL where there is none. */
 static const xep_step_t *find(const xep_step_t *step, unsigned place, unsigned kind)
 {
     for (; step != NULL && step->run != NULL; step++)
@@ -67,8 +67,9 @@ void xep_steps_choose(void *mode, const xep_step_t *const *features, uint32_t co
         if (through[r] != XEP_NO_RANK) kit->hears_in[r] = kit->base[through[r]];
 }
 
-static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
+const xep_step_t *xep_steps_at(const void *mode, const xep_op_t *op)
 {
+    const xep_kit_t *kit = mode;
     const xep_kit_state_t *state = xep_kit_state(op);
     return &kit->steps[op->kind + state->casts + state->pieces][state->step];
 }
@@ -94,7 +95,7 @@ static void end_phase(const xep_kit_t *kit, const xep_op_t *op, const xep_step_t
 static xep_status_t advance(xep_kit_t *kit, xep_op_t *op)
 {
     xep_kit_state_t *state = xep_kit_state(op);
-    const xep_step_t *step = step_of(kit, op);
+    const xep_step_t *step = xep_steps_at(kit, op);
     while (step->run != NULL && !(step->receives && state->begins)) {
         xep_status_t status = step->agreed && state->verdict != XEP_OK ? XEP_OK : step->run(kit, op);
         if (status < 0) return remember(kit, op, status);
@@ -138,7 +139,7 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op)
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
 {
     const xep_kit_t *kit = mode;
-    const xep_step_t *step = step_of(kit, op);
+    const xep_step_t *step = xep_steps_at(kit, op);
     xep_words_wait_t wait = {.word = step->word,
                              .what = step->run != NULL ? step->name : "nothing",
                              .nranks = kit->shape->nranks,
@@ -150,19 +151,19 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
 
 xep_status_t xep_step_send(void *mode, xep_op_t *op)
 {
-    const xep_step_t *step = step_of(mode, op);
+    const xep_step_t *step = xep_steps_at(mode, op);
     return xep_send(mode, op, step->store, step->transfers);
 }
 
 xep_status_t xep_step_store(void *mode, xep_op_t *op)
 {
-    xep_send_stores(mode, op, step_of(mode, op)->store);
+    xep_send_stores(mode, op, xep_steps_at(mode, op)->store);
     return XEP_OK;
 }
 
 xep_status_t xep_step_put(void *mode, xep_op_t *op)
 {
-    return xep_send_transfers(mode, op, step_of(mode, op)->transfers);
+    return xep_send_transfers(mode, op, xep_steps_at(mode, op)->transfers);
 }
 
 static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op, const xep_step_t *step)
@@ -176,7 +177,7 @@ static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op, const xe
 /* The wire may hold back words that the others wait for. */
 static xep_status_t go_on_waiting(xep_kit_t *kit, xep_op_t *op)
 {
-    const xep_step_t *step = step_of(kit, op);
+    const xep_step_t *step = xep_steps_at(kit, op);
     op->late.what = step->name;
     op->late.opens = find_opens(kit, op, step);
     xep_status_t status = xep_kit_flush(kit);
@@ -187,7 +188,7 @@ static xep_status_t go_on_waiting(xep_kit_t *kit, xep_op_t *op)
 xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
-    const xep_word_fn word = step_of(kit, op)->word;
+    const xep_word_fn word = xep_steps_at(kit, op)->word;
     if (op->waits && kit->first_looks != 0 && op->late.count == 0 &&
         xep_words_arrive_soon(word, mode, op, kit->first_looks))
         return XEP_OK;
@@ -197,7 +198,7 @@ xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 xep_status_t xep_step_wait_through(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
-    const xep_step_t *step = step_of(kit, op);
+    const xep_step_t *step = xep_steps_at(kit, op);
     if (kit->through == NULL) return xep_step_wait(mode, op);
     return xep_words_arrived_through(kit->env, step->word, kit->through, mode, op) ? XEP_OK : go_on_waiting(mode, op);
 }

@@ -97,6 +97,9 @@ enum {
  */
 void xep_steps_choose(void *mode, const xep_step_t *const *features, uint32_t count, const uint32_t *through);
 
+/** The step that is due; those that were taken lie before it. */
+const xep_step_t *xep_steps_at(const void *mode, const xep_op_t *op);
+
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op);
 

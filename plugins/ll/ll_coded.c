@@ -145,7 +145,7 @@ static int coded_transfer(const void *opaque, const xep_op_t *op, uint32_t reade
 
 /* ---- as a reader ---- */
 
-/* The least owner of a token's experts from this one on; XEP_NO_RANK: there is none. */
+/* The lowest rank, from this one on, that owns an expert of the token; XEP_NO_RANK where there is none. */
 static uint32_t next_owner(const ll_t *mode, const int32_t *experts, uint32_t topk, uint32_t from)
 {
     uint32_t least = XEP_NO_RANK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What was taken of crowded receive rings: the ranks of a node tell their forwarder, and that one tells the source. */
+/* How far crowded receive rings are read: local ranks tell their forwarder, and it tells the source. */
 #include "ll_flow.h"
 
 uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank)

@@ -29,7 +29,7 @@
 
 #include "ll.h"
 
-/** Of the dispatch of a slot. */
+/** What a slot keeps of the pieces of its dispatch. */
 typedef struct ll_pieces {
     uint64_t count, shown; /* how many; which */
     uint64_t *of;          /* [T][K] in which of its owner each selection is; where there are several */
@@ -42,7 +42,7 @@ void ll_lay_pieces(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot);
 /** Steps of dispatches, next pieces and combines. */
 extern const xep_step_t ll_in_pieces_steps[];
 
-/** Of the combine of several pieces: refuses what it must, and chooses these steps. */
+/** A combine of several pieces begins: refuses sums at owners, and chooses the steps that it takes. */
 xep_status_t ll_choose_pieces(ll_t *mode, xep_op_t *op);
 
 /** xep_plugin_t.next */

@@ -114,7 +114,7 @@ static const xep_step_t wired[] = {
     {0},
 };
 
-/* What is delivered of a source may have not room for all items. */
+/* Where a receive ring may be too small for all items of a source. */
 static const xep_step_t crowded[] = {
     {.at = XEP_AT_PLACES, .run = ll_receive},
     {.at = XEP_AT_PLACES, .name = "agreement", .does = "find items", .run = ll_find_items, .agreed = 1},

@@ -176,7 +176,7 @@ typedef struct normal_place {
  * are not read in mapped memory are encoded. */
 typedef enum { NORMAL_ALIKE, NORMAL_ROUNDED, NORMAL_CODED } normal_adding_t;
 
-/** What is summed: of each token these rows, in this order. */
+/** The rows of which each token's sum is made, in this order. */
 typedef struct normal_terms {
     const uint64_t *first; /* [T + 1] in of */
     const normal_dest_t *of;

@@ -61,7 +61,7 @@ typedef struct normal_ending {
 _Static_assert(offsetof(normal_line_t, begin) - offsetof(normal_line_t, digest) == offsetof(normal_ending_t, begin),
                "as they lie in the line");
 
-/** Of the dispatch of a slot. */
+/** What a slot keeps of the ranks that its dispatch is without. */
 typedef struct normal_left {
     /* the routing of the slot without ranks that are out: rank_rows and what follows from it are its own */
     normal_routing_t narrow;
